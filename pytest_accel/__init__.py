@@ -83,7 +83,7 @@ def __getattr__(name: str) -> pytest.MarkDecorator:
     if name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from pytest_accel.markers import known_names, platform_mark
-    from pytest_accel.platforms.names import closest
+    from pytest_accel.platforms.catalogue import closest
 
     try:
         return platform_mark(name)

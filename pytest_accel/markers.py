@@ -12,10 +12,11 @@ from pytest_accel.platforms.catalogue import (
     Accelerators,
     Catalogue,
     CatalogueError,
+    PlatformName,
+    closest,
     load_catalogue,
     user_platforms,
 )
-from pytest_accel.platforms.names import PlatformName, closest
 
 if TYPE_CHECKING:
     import ast

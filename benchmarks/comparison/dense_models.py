@@ -12,7 +12,7 @@ from torchvision.ops import FrozenBatchNorm2d
 from benchmarks.comparison.catalogue import Comparison
 from benchmarks.comparison.implementations import Step, plain_loop, plain_optimizer
 from pytest_accel.workloads.data.detection import corners_px
-from pytest_accel.workloads.data.sets import IMAGENET_MEAN, IMAGENET_STD
+from pytest_accel.workloads.data.files import IMAGENET_MEAN, IMAGENET_STD
 from pytest_accel.workloads.models.detection import FROZEN, Scenes, calibrate, dino_loss
 from pytest_accel.workloads.models.dino import build_dino
 from pytest_accel.workloads.models.segmentation import CROPS, DEEPLABS, SEGFORMERS

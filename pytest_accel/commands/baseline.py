@@ -189,7 +189,7 @@ def _tolerance(text: str) -> Tolerance:
 
 
 def _refuse_unknown(named: list[str], files: list[BaselineFile]) -> None:
-    from pytest_accel.platforms.names import closest
+    from pytest_accel.platforms.catalogue import closest
     from pytest_accel.stats.run import both_keys
 
     known = {key for file in files for key in file.benchmarks}

@@ -45,7 +45,7 @@ def compare(args: argparse.Namespace) -> int:
     from pytest_accel.report.baselines import new_ledger_lines
     from pytest_accel.report.comparison import render
     from pytest_accel.storage.comparison import compare as compared
-    from pytest_accel.storage.sources import read_sources
+    from pytest_accel.storage.comparison import read_sources
 
     sources = read_sources(args.sets, baselines_folder(args))
     found = compared(

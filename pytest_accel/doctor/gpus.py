@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_accel.doctor.findings import Finding, Sheet
+from pytest_accel.doctor.doctor import DEVICES, Finding, Sheet
 from pytest_accel.platforms import nvidia
 from pytest_accel.platforms.host import HostFiles
 from pytest_accel.platforms.numa import device_affinities, format_list, topology
@@ -22,7 +22,6 @@ from pytest_accel.platforms.nvidia import (
 )
 from pytest_accel.stats.quantities import counted, gibibytes
 
-DEVICES = Sheet("devices")
 # An idle driver or a display server holds less. A CUDA context alone takes hundreds of MiB.
 FOREIGN_BYTES = 128 << 20
 BUSY_PERCENT = 5  # a monitoring agent that queries NVML every second causes less

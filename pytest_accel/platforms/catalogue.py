@@ -1,16 +1,115 @@
-"""Platform catalogue: built-in devices, a project's own devices, and selection by capability."""
+"""Platforms: the grammar of their names, the catalogue of devices, and selection by capability."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pytest_accel.platforms import names as grammar
-from pytest_accel.platforms.names import PlatformName
+_DEVICE = re.compile(r"[a-z][a-z0-9_]*")
+# Four digits after an x are a model number (rtx6000). The second order is a mistake with a remedy.
+_COUNTS = re.compile(r"(?:x(\d{1,3}))?(?:n(\d{1,9}))?|n(?P<nodes>\d{1,9})x(?P<per_node>\d{1,3})")
+_UNLISTED = r"(?P<device>[a-z][a-z0-9_]*?)(?P<counts>(?:x\d{1,3})?(?:n\d{1,9})?|n\d{1,9}x\d{1,3})"
+
+
+class PlatformNameError(ValueError):
+    """The text is not the name of a platform; the message says what to write instead."""
+
+
+class UnknownDeviceError(PlatformNameError):
+    """The name is well formed, but none of the known devices starts it."""
+
+    def __init__(self, text: str, device: str, counts: str) -> None:
+        super().__init__(f"platform {text!r}: there is no device {device!r}")
+        self.device = device
+        self.counts = counts  # as written, such as "x4n2": a suggestion keeps it
+
+
+@dataclass(frozen=True, slots=True)
+class PlatformName:
+    """A hardware configuration by name; `str()` gives the one canonical spelling."""
+
+    device: str
+    per_node: int = 1
+    nodes: int = 1
+
+    def __str__(self) -> str:
+        return self.device + self.counts
+
+    @property
+    def counts(self) -> str:
+        per_node = f"x{self.per_node}" if self.per_node > 1 else ""
+        return per_node + (f"n{self.nodes}" if self.nodes > 1 else "")
+
+    @property
+    def devices(self) -> int:
+        """How many devices in all."""
+        return self.per_node * self.nodes
+
+
+def is_device_name(text: str) -> bool:
+    """Whether the text can name a device: an identifier in lower case, so that it can be a marker."""
+    return _DEVICE.fullmatch(text) is not None
+
+
+def parse_name(text: str, devices: Collection[str] | None = None) -> PlatformName:
+    """Parse a platform's name; `devices` are the known ones, which make the reading unambiguous.
+
+    Raises `PlatformNameError`, or its `UnknownDeviceError` where `devices` has none that fits.
+    """
+    plain = re.sub(r"[\s-]+", "", text.lower())
+    if not is_device_name(plain):
+        raise PlatformNameError(
+            f"platform {text!r}: a name starts with a letter, and has letters, digits and underscores, such as a100x4."
+        )
+    device, counts = _split(plain, devices)
+    per_node, nodes = (int(digits or 1) or 1 for digits in _digits(counts))
+    name = PlatformName(device, per_node, nodes)
+    if str(name) != text:
+        raise PlatformNameError(f"platform {text!r} is not spelled as the platform is. Write {name}.")
+    return name
+
+
+def _digits(text: str) -> tuple[str | None, str | None]:
+    """Return the digits of `x4n2`: per node and nodes; None where one is left out."""
+    match = _COUNTS.fullmatch(text)
+    assert match is not None, text
+    return match[1] or match["per_node"], match[2] or match["nodes"]
+
+
+def clashes(devices: Iterable[str]) -> list[tuple[str, str]]:
+    """Return pairs (device, other) where the device's own name reads as counts of the other."""
+    names = sorted(set(devices))
+    return [
+        (name, other)
+        for name in names
+        for other in names
+        if name != other and name.startswith(other) and _COUNTS.fullmatch(name, len(other))
+    ]
+
+
+def closest(name: str, candidates: Iterable[str], limit: int = 3) -> list[str]:
+    """Return the candidates most similar to `name`, best first."""
+    import difflib  # only an error needs it
+
+    return difflib.get_close_matches(name.lower(), list(candidates), n=limit, cutoff=0.6)
+
+
+def _split(text: str, devices: Collection[str] | None) -> tuple[str, str]:
+    for length in range(len(text), 0, -1):
+        if devices is not None and text[:length] in devices and _COUNTS.fullmatch(text, length):
+            return text[:length], text[length:]
+    unlisted = re.fullmatch(_UNLISTED, text)
+    assert unlisted is not None, text  # its counts are optional
+    if devices is not None:
+        raise UnknownDeviceError(text, unlisted["device"], unlisted["counts"])
+    return unlisted["device"], unlisted["counts"]
+
+
+# --- catalogue --------------------------------------------------------------------------------------
 
 PYPROJECT_TABLE = "tool.pytest-accel.platforms"
 PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8")
@@ -95,15 +194,15 @@ class DeviceKind:
     variants: tuple[Variant, ...] = ()  # products, if there are several
 
     def __post_init__(self) -> None:
-        if not grammar.is_device_name(self.key) or self.key in RESERVED:
+        if not is_device_name(self.key) or self.key in RESERVED:
             raise ValueError(
                 f"key: {self.key!r} cannot name a platform. Use lower case letters, digits and underscores, a letter"
                 f" first, and none of {', '.join(sorted(RESERVED))}."
             )
         for shape in self.shapes:
             try:
-                is_count = bool(grammar.parse(self.key + shape, [self.key]).counts)
-            except grammar.PlatformNameError:
+                is_count = bool(parse_name(self.key + shape, [self.key]).counts)
+            except PlatformNameError:
                 is_count = False
             if not is_count:
                 raise ValueError(
@@ -194,23 +293,23 @@ class Catalogue:
     def find(self, name: str) -> PlatformName | None:
         """Return the platform of that name; None for any other word."""
         try:
-            return grammar.parse(name, self.devices)
-        except grammar.PlatformNameError:
+            return parse_name(name, self.devices)
+        except PlatformNameError:
             return None
 
     def parse(self, name: str) -> PlatformName:
         """Return any platform of a known device, registered or not."""
         try:
-            return grammar.parse(name, self.devices)
-        except grammar.UnknownDeviceError as error:
-            similar = [head + error.counts for head in grammar.closest(error.device, self.devices)]
-            similar = similar or grammar.closest(name, self.names())
+            return parse_name(name, self.devices)
+        except UnknownDeviceError as error:
+            similar = [head + error.counts for head in closest(error.device, self.devices)]
+            similar = similar or closest(name, self.names())
             hint = f" Did you mean {' or '.join(similar)}?" if similar else ""
             raise UnknownPlatform(
                 f"{error}.{hint} `pytest --markers` lists every platform; add your own in"
                 f" pyproject.toml: [{PYPROJECT_TABLE}.{error.device}] with patterns = ['…']."
             ) from None
-        except grammar.PlatformNameError as error:
+        except PlatformNameError as error:
             raise UnknownPlatform(str(error)) from None
 
     def identify(self, device_name: str, memory_bytes: int | None) -> tuple[str, Variant] | None:
@@ -237,7 +336,7 @@ class Catalogue:
             )
         # A project's devices are tried first: their patterns may be narrower than the built-in ones.
         devices = added | {key: kind for key, kind in self.devices.items() if key not in added}
-        for name, other in grammar.clashes(devices):
+        for name, other in clashes(devices):
             raise CatalogueError(
                 f"{where}: the name {name!r} also reads as {name.removeprefix(other)} of {other!r}, so that one name"
                 " would mean two platforms. Choose another name."
@@ -385,7 +484,7 @@ def _table(entry: object, where: str, valid: Sequence[str]) -> Mapping[str, Any]
         raise CatalogueError(f"{where}: {entry!r} is not a table. Valid fields: {', '.join(valid)}.")
     for name in entry:
         if name not in valid:
-            similar = grammar.closest(str(name), valid, limit=1)
+            similar = closest(str(name), valid, limit=1)
             hint = f" Did you mean {similar[0]}?" if similar else ""
             raise CatalogueError(f"{where}.{name}: no such field.{hint} Valid: {', '.join(valid)}.")
     return entry

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from pytest_accel.platforms.catalogue import Catalogue, Variant, folder_part, load_catalogue
+from pytest_accel.platforms.catalogue import Catalogue, PlatformName, Variant, folder_part, load_catalogue
 from pytest_accel.platforms.host import read_file
-from pytest_accel.platforms.names import PlatformName
 from pytest_accel.stats.quantities import counted
 
 CPUINFO = Path("/proc/cpuinfo")
@@ -147,11 +146,11 @@ def identified(device: DetectedDevice, catalogue: Catalogue) -> DetectedDevice:
 @cache
 def probe() -> Machine:
     """Query the drivers, once a process; `probe.cache_clear()` forgets their answers."""
-    from pytest_accel.platforms import amd, graphcore, nvidia
+    from pytest_accel.platforms import amd, nvidia
 
     devices: list[DetectedDevice] = []
     problems: list[str] = []
-    for found, trouble in (nvidia.find(), amd.find(), graphcore.find()):
+    for found, trouble in (nvidia.find(), amd.find(), find_ipus()):
         devices += found
         problems += trouble
     return Machine(cpu=find_cpu(), devices=tuple(devices), problems=tuple(problems))
@@ -199,6 +198,42 @@ def _need(platform: PlatformName, catalogue: Catalogue) -> str:
         kind = catalogue.devices.get(platform.device)
         each = f"{platform.per_node} x {kind.title if kind else platform.device}"
     return each if platform.nodes == 1 else f"{platform.nodes} nodes of {each}"
+
+
+# --- Graphcore IPUs ---------------------------------------------------------------------------------
+
+# "ipu architecture"; Bow is the same design with a higher clock.
+_IPUS = {"ipu2": "GC200", "ipu21": "Bow"}
+
+
+def find_ipus() -> tuple[list[DetectedDevice], list[str]]:
+    """Return the Graphcore IPUs of the active partition, and problems; nothing without the Poplar SDK, which is not on PyPI."""
+    try:
+        import gcipuinfo  # type: ignore[import-not-found, unused-ignore]
+    except ImportError:
+        return [], []
+    try:
+        return ipu_devices(gcipuinfo.gcipuinfo().getDevices()), []
+    except Exception as error:  # noqa: BLE001 -- a bound C++ library must not end a session on other hardware
+        return [], [f"gcipuinfo: {error}"]
+
+
+def ipu_devices(listed: Iterable[Mapping[str, str]]) -> list[DetectedDevice]:
+    """Return devices from gcipuinfo's attributes, which are all strings."""
+    return [
+        DetectedDevice(
+            index=index,
+            name=f"Graphcore {_IPUS.get(ipu.get('ipu architecture', ''), ipu.get('board type', 'IPU'))}",
+            vendor="graphcore",
+            uuid=ipu_uuid(ipu, index),
+        )
+        for index, ipu in enumerate(listed)
+    ]
+
+
+def ipu_uuid(ipu: Mapping[str, str], index: int) -> str:
+    """Return the serial number of the board and the place on it."""
+    return f"{ipu.get('board serial number', '')}/{ipu.get('board ipu index', index)}"
 
 
 # --- *_VISIBLE_DEVICES ------------------------------------------------------------------------------

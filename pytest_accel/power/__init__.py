@@ -1,1 +1,1 @@
-"""Power and energy sources: one file each, found by `find.open_sources`."""
+"""Power and energy sources: one file each, found by `source.open_sources`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pytest_accel.platforms.graphcore import device_uuid
+from pytest_accel.platforms.machine import ipu_uuid
 from pytest_accel.power.source import DeviceSource, PowerDevice, PowerNode, checked_w, words
 
 VENDOR = "graphcore"
@@ -32,7 +32,7 @@ class GraphcoreSource(DeviceSource):
 
             self._info = gcipuinfo.gcipuinfo()
             self._info.setUpdateMode(True)  # else every reading is the first one
-            listed = [device_uuid(ipu, place) for place, ipu in enumerate(self._info.getDevices())]
+            listed = [ipu_uuid(ipu, place) for place, ipu in enumerate(self._info.getDevices())]
         except ImportError:
             self.add_problem("", "", NOT_INSTALLED)
             return

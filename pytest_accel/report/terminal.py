@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from pytest_accel.report.verdicts import deciding, word
 from pytest_accel.stats.baseline_quality import NO_GATE, FrozenTolerance
 from pytest_accel.stats.gate import loss
-from pytest_accel.stats.metric_gates import ANCHOR, less_is_better, shown_name
-from pytest_accel.stats.platform_shift import PlatformShift
+from pytest_accel.stats.metric_gates import ANCHOR, PlatformShift, less_is_better, shown_name
 from pytest_accel.stats.quantities import counted, percent, seconds
 from pytest_accel.stats.results import ReportLine, Result
 from pytest_accel.stats.run import MAX_RUNS, Run

@@ -34,8 +34,8 @@ from pytest_accel.measure.rounds import (
     warm_up,
 )
 from pytest_accel.options import Settings
+from pytest_accel.platforms.catalogue import PlatformName
 from pytest_accel.platforms.machine import DetectedDevice
-from pytest_accel.platforms.names import PlatformName
 from pytest_accel.session.device import (
     BINDING,
     environment_of,
@@ -45,8 +45,7 @@ from pytest_accel.session.device import (
 )
 from pytest_accel.session.observation import Observation, Observed
 from pytest_accel.stats.environment import fingerprint
-from pytest_accel.stats.measurement import Measurement, merge
-from pytest_accel.stats.roofline import Roofline
+from pytest_accel.stats.measurement import Measurement, Roofline, merge
 from pytest_accel.stats.run import Scalar
 from pytest_accel.storage.codec import encode
 

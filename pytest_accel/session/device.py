@@ -17,9 +17,9 @@ from pytest_accel.distributed.affinity import bind_rank
 from pytest_accel.measure.device import CpuDevice, CudaDevice, Device, torch_index, widen_device_queues
 from pytest_accel.measure.locks import LockedError, lock_devices
 from pytest_accel.options import Settings, settings_of
+from pytest_accel.platforms.catalogue import PlatformName
 from pytest_accel.platforms.environment import read_environment
 from pytest_accel.platforms.machine import DetectedDevice, Machine
-from pytest_accel.platforms.names import PlatformName
 from pytest_accel.report.terminal import Progress
 from pytest_accel.session.selection import SELECTION
 from pytest_accel.stats.environment import Environment

@@ -13,8 +13,14 @@ from typing import TYPE_CHECKING, Self
 from pytest_accel.distributed.processes import ancestry, descendants
 from pytest_accel.measure.monitor import NvmlMonitor, SamplingThread
 from pytest_accel.measure.validity import assess
-from pytest_accel.power.find import close_sources, from_hook, open_sources, problems
-from pytest_accel.power.source import PowerDevice, PowerSource
+from pytest_accel.power.source import (
+    PowerDevice,
+    PowerSource,
+    close_sources,
+    from_hook,
+    open_sources,
+    problems,
+)
 from pytest_accel.stats.energy import (
     Energy,
     EnergyWindow,

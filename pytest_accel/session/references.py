@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from pytest_accel.options import Settings
-from pytest_accel.platforms.catalogue import Catalogue
+from pytest_accel.platforms.catalogue import Catalogue, PlatformName
 from pytest_accel.platforms.machine import Machine
-from pytest_accel.platforms.names import PlatformName
 from pytest_accel.session.case import Case
 from pytest_accel.stats.comparison import figures
 from pytest_accel.stats.environment import Environment

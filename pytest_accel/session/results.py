@@ -24,7 +24,7 @@ from pytest_accel.session.case import Case
 from pytest_accel.session.selection import path_of, suite_of
 from pytest_accel.stats.environment import Environment
 from pytest_accel.stats.gate import interval
-from pytest_accel.stats.platform_shift import PlatformShift
+from pytest_accel.stats.metric_gates import PlatformShift
 from pytest_accel.stats.quantities import percent
 from pytest_accel.stats.results import Ending, ReportLine, Result, Status
 from pytest_accel.stats.run import suite_of as suite_of_path

@@ -14,9 +14,8 @@ import pytest
 from pytest_accel.markers import CATALOGUE, is_benchmark, wanted_platforms
 from pytest_accel.measure.rounds import SynchronizingTimer
 from pytest_accel.options import LAUNCHER_VARIABLES, SETTINGS, Settings
-from pytest_accel.platforms.catalogue import Catalogue
+from pytest_accel.platforms.catalogue import Catalogue, PlatformName
 from pytest_accel.platforms.machine import Machine, detect
-from pytest_accel.platforms.names import PlatformName
 from pytest_accel.stats.run import node_id_of
 from pytest_accel.stats.run import suite_of as suite_of_path
 

@@ -16,7 +16,7 @@ from _pytest.runner import runtestprotocol  # as re-running plugins do; there is
 
 from pytest_accel.markers import CATALOGUE, DEVICE_FIXTURE, GROUP_FIXTURE, is_benchmark, takes
 from pytest_accel.options import SETTINGS, Settings, baselines_root, data_root, settings_of
-from pytest_accel.platforms.names import PlatformName
+from pytest_accel.platforms.catalogue import PlatformName
 from pytest_accel.report.terminal import line_text, vanished_text
 from pytest_accel.report.verdicts import VERDICTS
 from pytest_accel.session.accel import CALL_MEASURE, MEASUREMENT, MEASURING_OFF, SESSION_ID

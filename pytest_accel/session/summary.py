@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from pytest_accel.distributed.device_check import Reading, find_stragglers
 from pytest_accel.distributed.worker import Takes, without_options
 from pytest_accel.options import Settings, baselines_root
-from pytest_accel.platforms.names import PlatformName
+from pytest_accel.platforms.catalogue import PlatformName
 from pytest_accel.report.columns import all_synthetic
 from pytest_accel.report.remedies import naming
 from pytest_accel.report.terminal import line_text, note
@@ -25,7 +26,6 @@ from pytest_accel.session.references import reference_line
 from pytest_accel.stats.metric_gates import shown_name
 from pytest_accel.stats.quantities import counted, percent
 from pytest_accel.stats.results import Ending, Result
-from pytest_accel.stats.roofline import Reading, find_stragglers
 from pytest_accel.stats.verdict import THROUGHPUT, Outcome
 
 # Options that the suggested command for recording leaves out.

@@ -13,7 +13,7 @@ from pytest_accel.distributed.group import GroupAnswer, Order, WorkerGroup
 from pytest_accel.distributed.processes import LocalLauncher, RankCommand, WorkerError
 from pytest_accel.markers import is_benchmark
 from pytest_accel.options import Settings
-from pytest_accel.platforms.names import PlatformName
+from pytest_accel.platforms.catalogue import PlatformName
 from pytest_accel.report.terminal import Progress
 from pytest_accel.session.accel import EXTRA_INFO, SESSION_ID, extra_info
 from pytest_accel.session.device import wait_until_free

@@ -1,4 +1,4 @@
-"""One measurement: a run with its workload and its machine, of one rank or merged from all ranks."""
+"""One measurement: a run with its workload and its machine, of one rank or merged from all ranks; its roofline."""
 
 from __future__ import annotations
 
@@ -140,3 +140,69 @@ def _merge_metric(name: str, ranks: Sequence[Measurement]) -> float:
     for each in ranks:  # where ranks share a device, the lowest rank's reading counts
         devices.setdefault((each.host, each.device), each.run.metrics[name])
     return math.fsum(devices.values())
+
+
+# --- roofline ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roofline:
+    """What a device can do at most; None where the catalogue does not say it."""
+
+    peak_tflops: float | None  # dense, at one precision
+    bandwidth_gb_s: float | None  # of its memory
+
+    def compute_s(self, flops: float | None) -> float:
+        """Return the arithmetic alone; 0 where nothing is known."""
+        return flops / (self.peak_tflops * 1e12) if flops and self.peak_tflops else 0.0
+
+    def memory_s(self, bytes_moved: float | None) -> float:
+        """Return the transfers alone; 0 where nothing is known."""
+        return bytes_moved / (self.bandwidth_gb_s * 1e9) if bytes_moved and self.bandwidth_gb_s else 0.0
+
+    def least_s(self, flops: float | None, bytes_moved: float | None) -> float:
+        """Return the time of both where they overlap fully; 0 where nothing is known."""
+        return max(self.compute_s(flops), self.memory_s(bytes_moved))
+
+    def rates(self, step_s: float, flops: float | None, bytes_moved: float | None) -> dict[str, float]:
+        """Return the metrics of a step: operations and bytes a second, and their shares of the peaks."""
+        found: dict[str, float] = {}
+        if flops:
+            found["tflops"] = flops / step_s / 1e12
+            if self.peak_tflops:
+                found["mfu"] = found["tflops"] / self.peak_tflops
+        if bytes_moved:
+            found["memory_gb_per_s"] = bytes_moved / step_s / 1e9
+            if self.bandwidth_gb_s:  # without bytes it would be MFU under another name
+                found["roofline_share"] = self.least_s(flops, bytes_moved) / step_s
+        return found
+
+    def impossible(
+        self,
+        step_s: float,
+        flops: float | None,
+        bytes_moved: float | None,
+        *,
+        device: str = "this device",
+        precision: str = "",
+    ) -> str:
+        """Describe why a step of the fastest round is impossible; empty where it is possible."""
+        if step_s >= self.least_s(flops, bytes_moved):
+            return ""
+        found = []
+        if flops and self.peak_tflops and step_s < self.compute_s(flops):
+            found.append(
+                f"{flops / step_s / 1e12:.0f} TFLOP/s in the fastest round, where the dense {precision or 'arithmetic'} "
+                f"peak of {device} is {self.peak_tflops:g}"
+            )
+        if bytes_moved and self.bandwidth_gb_s and step_s < self.memory_s(bytes_moved):
+            found.append(
+                f"{bytes_moved / step_s / 1e9:.0f} GB/s in the fastest round, where the memory of {device} moves "
+                f"{self.bandwidth_gb_s:g}"
+            )
+        least_s = self.least_s(flops, bytes_moved)
+        return (
+            f"impossible: {'; and '.join(found)}: a step of {step_s * 1e3:.3g} ms cannot take less than "
+            f"{least_s * 1e3:.3g} ms. Is the device synchronized, is the precision the one that was named, and does the "
+            "step do its work?"
+        )

@@ -1,14 +1,32 @@
-"""Comparison of sets of figures: matching rows, ratios, and the gate's verdicts."""
+"""Comparison of sets of figures: their sources by name, matching rows, ratios, and the gate's verdicts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
 
-from pytest_accel.stats.comparison import Entry, Judgement, Value, configuration_changes, judged
+from pytest_accel.platforms.catalogue import closest
+from pytest_accel.stats.comparison import Entry, Judgement, Value, configuration_changes, figures, judged
 from pytest_accel.stats.metric_gates import DESCRIPTIVE, less_is_better
+from pytest_accel.stats.quantities import counted
+from pytest_accel.stats.results import Ending, Result, SessionResults
 from pytest_accel.stats.verdict import THROUGHPUT, Outcome
-from pytest_accel.storage.references import METRICS, RELATIVE_ONLY
+from pytest_accel.storage.baselines import MAX_BYTES, PUBLISHED, BaselineError, BaselineFile, parse
+from pytest_accel.storage.codec import loads
+from pytest_accel.storage.files import decode_text, format_errors, read_revision, read_text
+from pytest_accel.storage.references import (
+    METRICS,
+    RELATIVE_ONLY,
+    Figure,
+    Study,
+    linked_figures,
+    published_folder,
+    read_study,
+    similar_links,
+)
+from pytest_accel.storage.results import parse as parse_results
+from pytest_accel.storage.results import read_results_text
 
 # What `--metric` may say, and the metrics that it means: of ours, and of what studies publish.
 CHOICES: Mapping[str, tuple[str, ...]] = {
@@ -237,3 +255,246 @@ def _judged(groups: Sequence[Group], sides: Sequence[Side], tolerance: float | N
                 yield Judged(
                     key=old.key, name=old.name, side=side, baseline=sides[before], judgement=judgement
                 )
+
+
+# --- sources ----------------------------------------------------------------------------------------
+
+_GIT = "git:"
+
+
+class SourceError(ValueError):
+    """A name that means no set; the message says what there is and what to write."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonSource:
+    """The set that one name means: for each platform its baselines or runs, or the figures of a study."""
+
+    name: str
+    sides: tuple[Side, ...]
+    files: tuple[BaselineFile, ...] = ()  # where they are baselines
+
+
+def read_sources(names: Sequence[str], baselines: Path) -> list[ComparisonSource]:
+    """Return one set for each name, in that order, with distinct labels."""
+    if twice := [name for index, name in enumerate(names) if name in names[:index]]:
+        raise SourceError(f"{twice[0]!r} is named twice: compared with itself it is the same.")
+    found = [find_source(name, baselines) for name in names]
+    titles = [_short(each.name) for each in found]
+    if len(set(titles)) < len(titles):
+        titles = list(names)
+    return [_labelled(each, title, alone=len(found) == 1) for each, title in zip(found, titles, strict=True)]
+
+
+def find_source(name: str, baselines: Path) -> ComparisonSource:
+    """Return the set that a name means: a revision, a platform, a study, else a path, which `./` says outright."""
+    path, platform = Path(name), baselines / name
+    if name.startswith(_GIT) or (":" in name and not path.exists()):
+        return _of_revision(name.removeprefix(_GIT), baselines)
+    if name and "/" not in name and name not in (PUBLISHED, ".", "..") and platform.is_dir():
+        return _of_files(name, read_folder(platform), f"baselines in {platform}")
+    if (published_folder(baselines) / f"{name.partition('/')[0]}.json").is_file():
+        return _of_study(name, baselines)
+    if not name or not path.exists():
+        raise SourceError(_unknown(name, baselines))
+    if path.is_dir():
+        return _of_files(name, read_folder(path), f"baselines in {path}")
+    text = read_results_text(path)
+    if _is_baseline(text, name):
+        return _of_files(name, [parse(text, name)], f"baselines in {path}")
+    return _of_results(name, parse_results(text, name))
+
+
+def _unknown(name: str, baselines: Path) -> str:
+    platforms = [each.name for each in _platform_folders(baselines)]
+    studies = sorted(each.stem for each in published_folder(baselines).glob("*.json"))
+    near = closest(name, [*platforms, *studies], limit=1)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    return (
+        f"{name!r} is nothing to compare.{hint} There are, in {baselines}: platforms {', '.join(platforms) or 'none'}; "
+        f"studies {', '.join(studies) or 'none'}. Or name a folder of baselines, a file of --accel-json, or git:REVISION."
+    )
+
+
+# --- baselines --------------------------------------------------------------------------------------
+
+
+def read_folder(folder: Path) -> list[BaselineFile]:
+    """Return the baselines in the folder of one platform, or in a root of several."""
+    own = sorted(folder.glob("*.json"))
+    paths = own or [path for each in _platform_folders(folder) for path in sorted(each.glob("*.json"))]
+    if not paths:
+        raise SourceError(
+            f"{folder} holds no baselines. A folder of baselines has one folder for each platform, "
+            "and in it one JSON file for each suite: record some with --accel-record."
+        )
+    found = []
+    for path in paths:
+        text = read_text(path, BaselineError, MAX_BYTES)
+        # Not the store's own error, which says to restore or delete the file: it may be something else.
+        if text is not None and not _is_baseline(text, str(path)):
+            raise SourceError(f"{path} is no baseline, so that {folder} is no folder of baselines.")
+        if text is not None:
+            found.append(parse(text, str(path)))
+    return found
+
+
+def _platform_folders(root: Path) -> list[Path]:
+    folders = [each for each in root.iterdir() if each.is_dir()] if root.is_dir() else []
+    return sorted(each for each in folders if each.name != PUBLISHED and not each.name.startswith("."))
+
+
+def _is_baseline(text: str, where: str) -> bool:
+    """Return whether a JSON text holds baselines, and not results."""
+    with format_errors(where, BaselineError):
+        top = loads(text)
+    return isinstance(top, dict) and "suite" in top and "kind" not in top
+
+
+def _of_revision(name: str, baselines: Path) -> ComparisonSource:
+    """Return the set of `REV`, with the folder of baselines that we have today, or of `REV:PATH`."""
+    revision, colon, path = name.partition(":")
+    today = baselines.absolute()
+    folder, inside = (Path.cwd(), path) if colon else (today.parent, f"./{today.name}")
+    texts = {
+        f"{revision}:{inside}/{at}": decode_text(data, str(at), BaselineError)
+        for at, data in read_revision(revision, inside, folder).items()
+        if PUBLISHED not in at.parts[:-1]
+    }
+    if not texts:
+        raise SourceError(f"{_GIT}{name} holds no baselines at {inside}. Name the folder: git:REVISION:PATH.")
+    try:
+        if len(texts) == 1 and inside.endswith(".json"):
+            (text,) = texts.values()
+            if not _is_baseline(text, name):
+                return _of_results(name, parse_results(text, name))
+        files = [parse(text, where) for where, text in texts.items()]
+    except BaselineError as error:  # whose remedy is to restore the file, and a revision cannot be
+        raise SourceError(f"{error.file}: {error.problem}. Name another revision or path.") from None
+    return _of_files(name, files, f"baselines in git, {revision}:{inside}")
+
+
+def _of_files(name: str, files: Sequence[BaselineFile], about: str) -> ComparisonSource:
+    platforms: dict[str, dict[str, Entry]] = {}
+    for file in files:
+        entries = platforms.setdefault(file.platform, {})
+        for key, entry in file.benchmarks.items():
+            entries[key] = Entry(
+                key=key,
+                name=short_name(key),
+                values=figures(entry.runs, entry.work_per_step, entry.unit),
+                configuration=entry.configuration,
+                work_per_step=entry.work_per_step,
+                unit=entry.unit,
+                tolerance=entry.tolerance,
+                runs=entry.runs,
+                environments=file.environments,
+            )
+    return ComparisonSource(name=name, sides=_measured_sides(name, platforms, about), files=tuple(files))
+
+
+def short_name(key: str) -> str:
+    """Return a benchmark's key without the path of its file."""
+    return key.partition("::")[2] or key
+
+
+def _measured_sides(name: str, platforms: Mapping[str, Mapping[str, Entry]], about: str) -> tuple[Side, ...]:
+    return tuple(
+        Side(
+            label=name,
+            group=name,
+            platform=platform,
+            about=f"{counted(sum(1 for entry in entries.values() if entry.runs), 'benchmark')}, {about}",
+            entries=entries,
+        )
+        for platform, entries in platforms.items()
+    )
+
+
+# --- results ----------------------------------------------------------------------------------------
+
+
+def _of_results(name: str, session: SessionResults) -> ComparisonSource:
+    platforms: dict[str, dict[str, Entry]] = {}
+    for result in session.results:
+        if result.status is not Outcome.VANISHED and not result.is_platform:
+            entry = _entry_of(result, session)
+            platforms.setdefault(result.disk_name, {})[entry.key] = entry
+    unplaced = platforms.pop("", {})  # failed before its platform was known: listed with every platform
+    failed = {key: each for key, each in unplaced.items() if each.status is Ending.FAILED}
+    measured = {
+        platform: {**failed, **entries}
+        for platform, entries in platforms.items()
+        if any(entry.runs for entry in entries.values())
+    }
+    if not measured:
+        raise SourceError(f"{name}: its session measured nothing, so that there is nothing to compare.")
+    about = f"results of session {session.session}" + (f" of {session.at}" if session.at else "")
+    return ComparisonSource(name=name, sides=_measured_sides(name, measured, about))
+
+
+def _entry_of(result: Result, session: SessionResults) -> Entry:
+    """Return the entry of a result, also of one without runs: a comparison must show what failed."""
+    key = result.key or result.benchmark
+    return Entry(
+        key=key,
+        name=short_name(key),
+        values=figures(result.runs, result.work_per_step, result.unit) if result.runs else {},
+        status=result.measured_as,
+        links=tuple(reference.id for reference in result.references),
+        configuration=result.configuration,
+        work_per_step=result.work_per_step,
+        unit=result.unit,
+        tolerance=result.tolerance,
+        gates={verdict.of: verdict.tolerance for verdict in result.verdicts[1:]},
+        runs=result.runs,
+        environments=session.environments,
+    )
+
+
+# --- studies ----------------------------------------------------------------------------------------
+
+
+def _of_study(name: str, baselines: Path) -> ComparisonSource:
+    """Return the figures of a study, or those whose ids begin with the name."""
+    study = read_study(published_folder(baselines) / f"{name.partition('/')[0]}.json")
+    chosen = linked_figures(study.figures, name)
+    if not chosen:
+        near = similar_links(study.figures, name)
+        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        raise SourceError(f"{name}: no figure of {study.source.title} has an id that begins so.{hint}")
+    return ComparisonSource(name=name, sides=tuple(_study_sides(name, study, chosen)))
+
+
+def _study_sides(name: str, study: Study, chosen: Iterable[Figure]) -> Iterator[Side]:
+    platforms: dict[str, dict[str, Entry]] = {}
+    for figure in chosen:
+        entries = platforms.setdefault(figure.platform, {})
+        # The id without its platform and without the metric before it.
+        key = figure.id.removesuffix(f"/{figure.platform}").removesuffix(f"/{figure.metric}")
+        if key in entries and figure.metric in entries[key].values:  # one workload in two rows of a study
+            key = figure.id
+        entry = entries.setdefault(key, Entry(key=key, name=key, values={}))
+        value = Value(value=figure.value, unit=figure.unit, flags=figure.flags)
+        entries[key] = replace(entry, values={**entry.values, figure.metric: value})
+    source = study.source
+    about = f"published: {source.title} ({source.authors}, {source.year})"
+    for platform, entries in platforms.items():
+        yield Side(label=name, group=name, platform=platform, about=about, study=source.key, entries=entries)
+
+
+# --- labels -----------------------------------------------------------------------------------------
+
+
+def _short(name: str) -> str:
+    return PurePosixPath(name).name or name if name.startswith((".", "/")) or name.endswith(".json") else name
+
+
+def _labelled(found: ComparisonSource, title: str, *, alone: bool) -> ComparisonSource:
+    """Return the set with labels: its title, with the platform where it has several."""
+    several = len(found.sides) > 1
+    sides = []
+    for side in found.sides:
+        label = side.platform if alone else f"{title} {side.platform}" if several else title
+        sides.append(replace(side, label=label, group=title))
+    return replace(found, name=title, sides=tuple(sides))

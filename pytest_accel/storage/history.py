@@ -24,7 +24,7 @@ from pytest_accel.stats.changepoints import MIN_VALUES, SEASON, ChangePoint, cha
 from pytest_accel.stats.comparison import was_slowed, why_unusable
 from pytest_accel.stats.environment import fingerprint
 from pytest_accel.stats.gate import centre
-from pytest_accel.stats.platform_shift import total_slowdown
+from pytest_accel.stats.metric_gates import total_slowdown
 from pytest_accel.stats.results import Result, SessionResults
 from pytest_accel.stats.run import LONGEST_STEP_S, SHORTEST_STEP_S
 from pytest_accel.storage.codec import decode, encode, loads

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pytest_accel.platforms import names as grammar
+from pytest_accel.platforms.catalogue import closest
 from pytest_accel.stats.quantities import percent, si
 from pytest_accel.stats.run import Scalar, is_real
 from pytest_accel.storage.baselines import MAX_BYTES, PUBLISHED
@@ -148,7 +148,7 @@ def similar_links(figures: Iterable[Figure], link: str) -> list[str]:
     """Return links that an unknown one may have meant, best first."""
     segments = (figure.id.split("/") for figure in figures)
     beginnings = {"/".join(each[:length]) for each in segments for length in range(1, len(each) + 1)}
-    return grammar.closest(link, sorted(beginnings))
+    return closest(link, sorted(beginnings))
 
 
 # --- figures beside measurements --------------------------------------------------------------------

@@ -12,7 +12,7 @@ from pytest_accel.measure.device import is_nvidia, widen_device_queues
 from pytest_accel.measure.errors import check_whole, unknown_value
 from pytest_accel.workloads.compile import check_compile, resolve_compile
 from pytest_accel.workloads.config import MEMORY_FORMATS, Configuration, StepConfig, callable_name
-from pytest_accel.workloads.data.sets import IMAGE_SETS, ImageSet
+from pytest_accel.workloads.data.files import IMAGE_SETS, ImageSet
 from pytest_accel.workloads.data.sources import Batch
 from pytest_accel.workloads.flops import output_classes
 from pytest_accel.workloads.input_pipeline import InputPipeline, ModelTask, Plan, Sizes

@@ -15,7 +15,7 @@ AT_START = {
     "pytest_accel",
     "pytest_accel._version",
     "pytest_accel.stats",
-    "pytest_accel.platforms.names",
+    "pytest_accel.platforms.catalogue",
     "pytest_accel.stats.quantities",
     "pytest_accel.stats.run",
     "pytest_accel.fixtures",
@@ -23,7 +23,6 @@ AT_START = {
     "pytest_accel.markers",
     "pytest_accel.options",
     "pytest_accel.platforms",
-    "pytest_accel.platforms.catalogue",
     "pytest_accel.plugin",
 }
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_accel.options import Settings
-from pytest_accel.platforms.names import PlatformName
+from pytest_accel.platforms.catalogue import PlatformName
 from pytest_accel.session.case import Case
 from pytest_accel.stats.baseline_quality import DEFAULT_PRIOR, NoisePrior
 from pytest_accel.stats.measurement import Measurement

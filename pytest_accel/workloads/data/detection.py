@@ -19,10 +19,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 import torch
 
-from pytest_accel.workloads.data.files import Split, find_folder, read_bytes, read_json, unreadable
+from pytest_accel.workloads.data.files import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    Split,
+    find_folder,
+    read_bytes,
+    read_json,
+    unreadable,
+)
 from pytest_accel.workloads.data.loader import mixed_seed, stream_seed
 from pytest_accel.workloads.data.pixels import decode_on_host, resize_on_host, scale_and_shift
-from pytest_accel.workloads.data.sets import IMAGENET_MEAN, IMAGENET_STD
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

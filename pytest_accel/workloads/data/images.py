@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from pytest_accel.workloads.data.files import (
+    IMAGE_SETS,
     Split,
     cached_array,
     find_folder,
@@ -29,7 +30,6 @@ from pytest_accel.workloads.data.files import (
     reading,
     unreadable,
 )
-from pytest_accel.workloads.data.sets import IMAGE_SETS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

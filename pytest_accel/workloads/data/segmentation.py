@@ -13,10 +13,17 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch.nn import functional as F
 
-from pytest_accel.workloads.data.files import Split, find_folder, read_bytes, reading, unreadable
+from pytest_accel.workloads.data.files import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    Split,
+    find_folder,
+    read_bytes,
+    reading,
+    unreadable,
+)
 from pytest_accel.workloads.data.loader import BatchRequest
 from pytest_accel.workloads.data.pixels import decode_on_host, scale_and_shift
-from pytest_accel.workloads.data.sets import IMAGENET_MEAN, IMAGENET_STD
 
 Tensor: TypeAlias = Any  # torch is untyped here
 

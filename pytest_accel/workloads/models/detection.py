@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves, tree_map
 
 from pytest_accel.workloads.data.detection import corners_px
-from pytest_accel.workloads.data.sets import IMAGENET_MEAN, IMAGENET_STD
+from pytest_accel.workloads.data.files import IMAGENET_MEAN, IMAGENET_STD
 
 
 class Targets(NamedTuple):

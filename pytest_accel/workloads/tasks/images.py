@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from pytest_accel.measure.device import DEVICE_QUEUES, MOST_QUEUES, is_nvidia, widen_device_queues
 from pytest_accel.workloads.config import DECODERS, MEMORY_FORMATS, Configuration, Loss, StepConfig
-from pytest_accel.workloads.data.files import SlowDecodingWarning, Split
+from pytest_accel.workloads.data.files import IMAGE_SETS, SlowDecodingWarning, Split
 from pytest_accel.workloads.data.images import ArrayImages, EncodedImages, Images, open_images
 from pytest_accel.workloads.data.loader import (
     HostBatches,
@@ -24,7 +24,6 @@ from pytest_accel.workloads.data.loader import (
     synthetic_images,
 )
 from pytest_accel.workloads.data.pixels import CropResize, ModelInput, PixelTransform
-from pytest_accel.workloads.data.sets import IMAGE_SETS
 from pytest_accel.workloads.data.sources import (
     Batch,
     BatchSource,

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from pytest_accel.workloads.config import MEMORY_FORMATS, Configuration, Loss, StepConfig
-from pytest_accel.workloads.data.files import Split
+from pytest_accel.workloads.data.files import IMAGENET_MEAN, IMAGENET_STD, Split
 from pytest_accel.workloads.data.pixels import scale_and_shift
 from pytest_accel.workloads.data.segmentation import (
     CITYSCAPES_CLASSES,
@@ -22,7 +22,6 @@ from pytest_accel.workloads.data.segmentation import (
     open_cityscapes,
     synthetic_segmentation,
 )
-from pytest_accel.workloads.data.sets import IMAGENET_MEAN, IMAGENET_STD
 from pytest_accel.workloads.data.sources import Batch
 from pytest_accel.workloads.input_pipeline import (
     InputPipeline,

@@ -2,9 +2,17 @@
 
 import pytest
 
-from pytest_accel.distributed.device_check import CPU, CUDA, MIB, AllReduce, DeviceCheck, bus_bandwidth, check
+from pytest_accel.distributed.device_check import (
+    CPU,
+    CUDA,
+    MIB,
+    AllReduce,
+    DeviceCheck,
+    Reading,
+    bus_bandwidth,
+    check,
+)
 from pytest_accel.measure.ranks import Alone
-from pytest_accel.stats.roofline import Reading
 from tests.support.one_thread import one_thread  # noqa: F401 - a fixture of all tests here
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_accel.cli import main
 from pytest_accel.doctor import software
-from pytest_accel.doctor.findings import Level, worst
+from pytest_accel.doctor.doctor import Level, worst
 from pytest_accel.doctor.software import (
     TorchBuild,
     examine_image,

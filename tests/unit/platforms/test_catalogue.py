@@ -11,11 +11,11 @@ from pytest_accel.platforms.catalogue import (
     Accelerators,
     CatalogueError,
     UnknownPlatform,
+    clashes,
     load_catalogue,
     misplaced,
     user_platforms,
 )
-from pytest_accel.platforms.names import clashes
 
 MIB = 1 << 20
 

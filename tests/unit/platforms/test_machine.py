@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_accel.platforms import machine as detection
-from pytest_accel.platforms.catalogue import load_catalogue
+from pytest_accel.platforms.catalogue import PlatformName, load_catalogue
 from pytest_accel.platforms.machine import Cpu, DetectedDevice, Machine, describe_cpu
-from pytest_accel.platforms.names import PlatformName
 
 MIB = 1 << 20
 CPU = Cpu(name="Intel Xeon Processor", model="6-207", slug="intel-xeon-processor-6-207", cores=2)

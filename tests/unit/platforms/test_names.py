@@ -4,11 +4,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pytest_accel.platforms.names import (
+from pytest_accel.platforms.catalogue import (
     PlatformName,
     PlatformNameError,
     clashes,
-    parse,
+    parse_name,
 )
 
 DEVICES = ["gh200", "a100", "rtx6000", "rtx6000ada", "mi250", "mi300x", "gc200", "l4", "l40s", "cpu"]
@@ -40,7 +40,7 @@ names = st.builds(
 )
 @pytest.mark.parametrize("devices", [DEVICES, None], ids=["known devices", "no list"])
 def test_reads_the_names_of_the_catalogue(text, expected, devices):
-    assert parse(text, devices) == expected
+    assert parse_name(text, devices) == expected
     assert str(expected) == text
     assert expected.devices == expected.per_node * expected.nodes
 
@@ -50,7 +50,7 @@ def test_without_clashes_every_name_has_one_reading(devices, data):
     assume(not clashes(devices))
     name = data.draw(names)
     name = PlatformName(data.draw(st.sampled_from(devices)), name.per_node, name.nodes)
-    assert parse(str(name), devices) == name
+    assert parse_name(str(name), devices) == name
 
 
 @given(st.text(max_size=12))
@@ -82,7 +82,7 @@ def test_any_text_is_a_canonical_name_or_an_error(text):
 )
 def test_a_bad_name_says_what_to_write(text, remedy):
     with pytest.raises(PlatformNameError) as caught:
-        parse(text, DEVICES)
+        parse_name(text, DEVICES)
     assert remedy in str(caught.value)
     assert repr(text) in str(caught.value)
     assert isinstance(caught.value, ValueError)
@@ -96,6 +96,6 @@ def test_a_device_that_reads_as_another_clashes():
 
 def parse_or_none(text):
     try:
-        return parse(text)
+        return parse_name(text)
     except PlatformNameError:
         return None

@@ -12,8 +12,14 @@ import pytest
 
 import pytest_accel.hookspecs
 import pytest_accel.power
-from pytest_accel.power.find import close_sources, from_hook, open_sources, problems
-from pytest_accel.power.source import PowerDevice, PowerSource
+from pytest_accel.power.source import (
+    PowerDevice,
+    PowerSource,
+    close_sources,
+    from_hook,
+    open_sources,
+    problems,
+)
 from pytest_accel.stats.energy import Rail
 
 NO_RAPL = "RAPL: /sys/class/powercap is not there (virtual machines hide it)"
@@ -124,7 +130,7 @@ def test_a_rail_of_a_name_that_is_taken_is_refused_with_the_remedy(rapl):
 
 def test_finding_imports_no_driver_that_is_not_asked_for():
     code = (
-        "import sys; from pytest_accel.power.find import open_sources; open_sources([]);"
+        "import sys; from pytest_accel.power.source import open_sources; open_sources([]);"
         "print({'pynvml', 'amdsmi', 'gcipuinfo', 'torch', 'numpy'} & set(sys.modules))"
     )
     done = subprocess.run(

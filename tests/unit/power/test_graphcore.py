@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from pytest_accel.platforms.graphcore import devices as detected
+from pytest_accel.platforms.machine import ipu_devices as detected
 from pytest_accel.power.graphcore import GraphcoreSource
 from pytest_accel.power.source import PowerDevice
 

@@ -11,8 +11,7 @@ import pytest
 
 from pytest_accel.report.comparison import FORMATS, render, tables
 from pytest_accel.stats.comparison import Entry, Value, figures
-from pytest_accel.storage.comparison import Side, compare
-from pytest_accel.storage.sources import read_sources
+from pytest_accel.storage.comparison import Side, compare, read_sources
 from tests.support.stored import CAPPED, H200, KEY, UPGRADED, runs
 
 BASELINES = Path(__file__).parents[3] / "baselines"

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_accel.options import Settings
-from pytest_accel.platforms.names import PlatformName
+from pytest_accel.platforms.catalogue import PlatformName
 from pytest_accel.session.case import Case
 from pytest_accel.session.references import with_scaling
 from pytest_accel.stats.environment import Environment

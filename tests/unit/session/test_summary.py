@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_accel.platforms.names import PlatformName
+from pytest_accel.platforms.catalogue import PlatformName
 from pytest_accel.session.launcher import LAUNCHER_RANKS
 from pytest_accel.session.summary import device_check_lines, idle_ranks
 

@@ -9,7 +9,7 @@ import pytest
 from pytest_accel.distributed.group import GroupAnswer, RankAnswer
 from pytest_accel.distributed.processes import WorkerError
 from pytest_accel.options import Settings
-from pytest_accel.platforms.names import PlatformName
+from pytest_accel.platforms.catalogue import PlatformName
 from pytest_accel.session import workers
 from pytest_accel.session.accel import SESSION_ID
 from pytest_accel.session.selection import SELECTION

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_accel.stats.gate import judge, loss
-from pytest_accel.stats.platform_shift import (
+from pytest_accel.stats.metric_gates import (
     FEWEST_MEMBERS,
     ShiftMember,
     fewest_slower,

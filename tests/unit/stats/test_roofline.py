@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_accel.stats.roofline import Roofline
+from pytest_accel.stats.measurement import Roofline
 
 H200 = Roofline(peak_tflops=989.4, bandwidth_gb_s=4800)
 POSITIVE = st.floats(1e-3, 1e6)

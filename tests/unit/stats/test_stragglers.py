@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_accel.stats.roofline import Reading, find_stragglers
+from pytest_accel.distributed.device_check import Reading, find_stragglers
 
 RATES = st.floats(min_value=1e-3, max_value=1e18)
 

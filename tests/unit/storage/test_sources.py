@@ -13,9 +13,9 @@ import pytest
 from pytest_accel.stats.results import Ending
 from pytest_accel.storage import files
 from pytest_accel.storage.baselines import BaselineError
+from pytest_accel.storage.comparison import SourceError, find_source, read_sources
 from pytest_accel.storage.files import RevisionError, StorageError, read_revision
 from pytest_accel.storage.results import MAX_BYTES
-from pytest_accel.storage.sources import SourceError, find_source, read_sources
 from tests.support.stored import KEY, OTHER, baseline, result, results_file, runs
 
 PUBLISHED = Path(__file__).parents[3] / "baselines" / "published"

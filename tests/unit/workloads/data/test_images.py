@@ -17,9 +17,8 @@ import torch
 from torchvision import datasets
 
 from pytest_accel.workloads.data import images as module
-from pytest_accel.workloads.data.files import DataError, DataMissing
+from pytest_accel.workloads.data.files import IMAGE_SETS, DataError, DataMissing, find_set
 from pytest_accel.workloads.data.images import ArrayImages, EncodedImages, open_images
-from pytest_accel.workloads.data.sets import IMAGE_SETS, find_set
 from tests.support.data_sets import (
     SYNSETS,
     pixels,

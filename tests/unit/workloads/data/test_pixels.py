@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch.nn import functional as F
 
-from pytest_accel.workloads.data.files import DataError
+from pytest_accel.workloads.data.files import IMAGE_SETS, DataError
 from pytest_accel.workloads.data.pixels import (
     CROP_AREA,
     CROP_ASPECT,
@@ -29,7 +29,6 @@ from pytest_accel.workloads.data.pixels import (
     flip_randomly,
     shift_randomly,
 )
-from pytest_accel.workloads.data.sets import IMAGE_SETS
 from tests.support.data_sets import decoded_jpeg, jpeg
 
 CPU = torch.device("cpu")

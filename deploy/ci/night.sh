@@ -245,7 +245,7 @@ if [[ -s $out/results.json && ! -e $out/summary.md ]]; then
     say "pytest did not finish (status $status): what it had measured is reported."
     "${accel[@]}" history --history "$history" --import "$out/results.json" || say "it could not be added to the history."
     [[ -n $unreported ]] ||
-        "${accel[@]}" report --history "$history" --baselines "$baselines" -o "$out/report.html" "$out/results.json" ||
+        "${accel[@]}" report --history "$history" -o "$out/report.html" "$out/results.json" ||
         say "no page could be made of it."
 fi
 if [[ -s $out/results.json ]]; then

@@ -12,12 +12,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from pytest_accel.stats.comparison import configuration_changes
 from pytest_accel.stats.environment import Environment, describe, diff_identity, fingerprint
 from pytest_accel.stats.run import MAX_RUNS, Run, Scalar
-from pytest_accel.storage.codec import EXACT, FormatError, decode, encode, loads, without_keys
+from pytest_accel.storage.codec import EXACT, FormatError, decode, encode, loads
 from pytest_accel.storage.codec import render as render_json
 from pytest_accel.storage.files import LOCK_TIMEOUT_S, StorageError, format_errors, locked, read_text
 
@@ -25,6 +25,7 @@ SCHEMA_VERSION = 1
 MAX_BYTES = 16 * 2**20  # a hundred benchmarks of ten runs are about 1 MiB
 MAX_WORK = 1e18  # of one step
 DIGITS = 7  # 0.1 ppm, a thousandth of the best run-to-run noise
+_DERIVED = frozenset({"schema_version", "configuration_hash"})  # keys that are no fields
 PUBLISHED = "published"  # baselines/published holds references, not baselines
 _UPDATE_REMEDY = 'Replace the stored runs: --accel-update --accel-reason "...", or `pytest-accel baseline accept --replace`.'
 
@@ -159,75 +160,47 @@ def render(file: BaselineFile) -> str:
     return render_json(content) + "\n"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Document:
-    """A file whose environments and benchmarks are still plain."""
-
-    schema_version: int
-    platform: str
-    suite: str
-    environments: Mapping[str, object]
-    benchmarks: Mapping[str, object]
-    removed: tuple[Removal, ...] = ()
-
-
 def parse(text: str, where: str) -> BaselineFile:
     """Return the file as a value, or raise BaselineError with the place of its first fault."""
     with format_errors(where, BaselineError):
-        top = loads(text)
+        top: Any = loads(text)
         _check_version(top)
-        document = decode(_Document, top)
-        return BaselineFile(
-            platform=document.platform,
-            suite=document.suite,
-            environments={
-                key: decode_environment(key, value, f"environments[{json.dumps(key)}]")
-                for key, value in document.environments.items()
-            },
-            benchmarks={
-                key: _entry(value, _place(key), document.environments)
-                for key, value in document.benchmarks.items()
-            },
-            removed=document.removed,
-        )
+        file = decode(BaselineFile, top, derived=_DERIVED)
+        check_keys(file.environments)
+        for key, entry in file.benchmarks.items():
+            _check_entry(
+                entry, top["benchmarks"][key].get("configuration_hash"), file.environments, _place(key)
+            )
+        return file
 
 
-def _check_version(top: object) -> None:
+def _check_version(top: Any) -> None:  # noqa: ANN401 - whatever JSON holds
     """Refuse another schema before anything else: it may mean something else by the same keys."""
-    if not isinstance(top, dict):
-        return
-    if "schema_version" not in top:
+    if not isinstance(top, dict) or "schema_version" not in top:
         raise FormatError("", 'the key "schema_version" is missing: this is not a baseline file')
     version = decode(int, top["schema_version"], "schema_version")
-    if version > SCHEMA_VERSION:
-        problem = f"{version} is newer than this pytest-accel reads ({SCHEMA_VERSION})"
-        remedy = "Upgrade pytest-accel (pip install --upgrade pytest-accel)."
-        raise FormatError("schema_version", problem, remedy)
     if version != SCHEMA_VERSION:
-        problem = f"{version} is no schema that this pytest-accel reads ({SCHEMA_VERSION})"
-        raise FormatError("schema_version", problem)
+        problem = f"{version} is not the schema that this pytest-accel reads ({SCHEMA_VERSION})"
+        is_newer = version > SCHEMA_VERSION
+        remedy = "Upgrade pytest-accel (pip install --upgrade pytest-accel)." if is_newer else ""
+        raise FormatError("schema_version", problem, remedy)
 
 
-def decode_environment(key: str, value: object, place: str) -> Environment:
-    environment = decode(Environment, value, place)
-    if key != environment.key:
-        raise FormatError(
-            place, f"its content has the key {json.dumps(environment.key)}: it was changed by hand"
-        )
-    return environment
+def check_keys(environments: Mapping[str, Environment]) -> None:
+    for key, environment in environments.items():
+        if key != environment.key:
+            problem = f"its content has the key {json.dumps(environment.key)}: it was changed by hand"
+            raise FormatError(f"environments[{json.dumps(key)}]", problem)
 
 
-def _entry(value: object, place: str, environments: Mapping[str, object]) -> BaselineEntry:
-    if not isinstance(value, dict) or "configuration_hash" not in value:
-        decode(BaselineEntry, value, place)
-        raise FormatError(place, 'the key "configuration_hash" is missing')
-    entry = decode(BaselineEntry, without_keys(value, "configuration_hash"), place)
-    if value["configuration_hash"] != entry.configuration_hash:
+def _check_entry(
+    entry: BaselineEntry, stored_hash: object, environments: Mapping[str, object], place: str
+) -> None:
+    if stored_hash != entry.configuration_hash:
         problem = f"the configuration here has the hash {json.dumps(entry.configuration_hash)}: it was changed by hand"
         raise FormatError(f"{place}.configuration_hash", problem)
     check_environments(entry.runs, environments, f"{place}.runs")
     check_environments(entry.anchor, environments, f"{place}.anchor")
-    return entry
 
 
 def check_environments(runs: Iterable[Run], known: Mapping[str, object], place: str) -> None:

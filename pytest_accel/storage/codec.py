@@ -18,7 +18,6 @@ from functools import cache
 from typing import Any, Literal, NoReturn, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 _SCALARS = {str, int, float, bool, type(None)}
-MAX_DEPTH = 50  # of nested values; ours have 8
 INTEGER_DIGITS = 18  # beyond 64 bits an integer is a fault; Python itself refuses beyond 4300 digits
 EXACT = "exact"  # metadata of a field whose numbers are never rounded
 T = TypeVar("T")
@@ -84,36 +83,30 @@ def _default(each: Field[Any]) -> object:
 
 
 def loads(text: str) -> object:
-    """Return the JSON value of a text; `decode` reports a key that appears twice in an object."""
+    """Return the JSON value of a text, in which no object has a key twice."""
     try:
         return json.loads(text, object_pairs_hook=_object, parse_int=_integer)
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}" if text.strip() else ""
         raise FormatError(place, _syntax_problem(text, error)) from None
     except RecursionError:
-        raise FormatError("", f"nested more than {MAX_DEPTH} levels deep") from None
+        raise FormatError("", "nested too deep") from None
 
 
-def decode(kind: type[T], value: object, place: str = "") -> T:
-    """Return a plain JSON value as a value of `kind`, or raise FormatError."""
-    return cast("T", _decode(kind, value, place, 0))
+def decode(kind: type[T], value: object, place: str = "", *, derived: frozenset[str] = frozenset()) -> T:
+    """Return a plain JSON value as a value of `kind`, or raise FormatError; keys in `derived` may be no fields."""
+    try:
+        return cast("T", _decode(kind, value, place, derived))
+    except RecursionError:
+        raise FormatError(place, "nested too deep") from None
 
 
-def without_keys(value: Mapping[str, object], *keys: str) -> dict[str, object]:
-    """Return an object without some keys."""
-    kept = _Object((key, each) for key, each in value.items() if key not in keys)
-    kept.duplicate = value.duplicate if isinstance(value, _Object) else None
-    return kept
-
-
-def _decode(kind: Any, value: object, place: str, depth: int) -> Any:  # noqa: ANN401, PLR0911 - one case a type
-    if depth > MAX_DEPTH:
-        _fail(place, f"nested more than {MAX_DEPTH} levels deep")
+def _decode(kind: Any, value: object, place: str, derived: frozenset[str]) -> Any:  # noqa: ANN401, PLR0911 - one case a type
     origin, arguments = get_origin(kind), get_args(kind)
     if kind is Any or kind is object:
         return value
     if origin in {Union, types.UnionType}:
-        return _one_of(arguments, value, place, depth)
+        return _one_of(arguments, value, place, derived)
     if origin is Literal:
         if value not in arguments or isinstance(value, bool) != any(
             isinstance(each, bool) for each in arguments
@@ -122,34 +115,35 @@ def _decode(kind: Any, value: object, place: str, depth: int) -> Any:  # noqa: A
         return value
     if origin is tuple:
         items = _checked(value, list, place)
-        return tuple(_decode(arguments[0], each, f"{place}[{i}]", depth + 1) for i, each in enumerate(items))
+        return tuple(_decode(arguments[0], each, f"{place}[{i}]", derived) for i, each in enumerate(items))
     if origin is not None and issubclass(origin, Mapping):
         found = _checked(value, dict, place)
         return {
-            _text(key, place): _decode(arguments[1], each, f"{place}[{json.dumps(key)}]", depth + 1)
+            _text(key, place): _decode(arguments[1], each, f"{place}[{json.dumps(key)}]", derived)
             for key, each in found.items()
         }
     if is_dataclass(kind):
-        return _decode_fields(kind, value, place, depth)
+        return _decode_fields(kind, value, place, derived)
     if isinstance(kind, type) and issubclass(kind, Enum):
-        return kind(_decode(Literal[tuple(each.value for each in kind)], value, place, depth))
+        return kind(_decode(Literal[tuple(each.value for each in kind)], value, place, derived))
     return _scalar(kind, value, place)
 
 
-def _decode_fields(kind: Any, value: object, place: str, depth: int) -> Any:  # noqa: ANN401 - a dataclass
+def _decode_fields(kind: Any, value: object, place: str, derived: frozenset[str]) -> Any:  # noqa: ANN401 - a dataclass
     found = _checked(value, dict, place)
     hints = _hints(kind)
     missing = [each.name for each in fields(kind) if _default(each) is MISSING and each.name not in found]
     for key in found:
-        if key not in hints:
+        if key not in hints and key not in derived:
             near = get_close_matches(key, hints, n=1)
             hint = f"; did you mean {json.dumps(near[0])}?" if near else ""
             _fail(place, f"the key {json.dumps(key)} is unknown here{hint}")
     if missing:
         _fail(place, f"the key {json.dumps(missing[0])} is missing")
     values = {
-        name: _decode(hints[name], each, f"{place}.{name}" if place else name, depth + 1)
+        name: _decode(hints[name], each, f"{place}.{name}" if place else name, derived)
         for name, each in found.items()
+        if name in hints
     }
     try:
         return kind(**values)
@@ -170,24 +164,24 @@ def _hints(kind: type) -> dict[str, Any]:
     return {name: hint for name, hint in get_type_hints(kind).items() if name in names}
 
 
-def _one_of(kinds: tuple[Any, ...], value: object, place: str, depth: int) -> object:
+def _one_of(kinds: tuple[Any, ...], value: object, place: str, derived: frozenset[str]) -> object:
     """Return the value as the first kind that takes it; a fault is reported as that of the last one."""
     if value is None and type(None) in kinds:
         return None
     if set(kinds) == _SCALARS:
         if isinstance(value, dict | list):
             _fail(place, f"{shown(value)} where text, a number, true, false or null is expected")
-        return _decode(type(value), value, place, depth)
+        return _decode(type(value), value, place, derived)
     *others, last = [each for each in kinds if each is not type(None)]
     if others and all(isinstance(each, type) and issubclass(each, Enum) for each in (*others, last)):
         words = {each.value: each for kind in (*others, last) for each in kind}
-        return words[_decode(Literal[tuple(words)], value, place, depth)]
+        return words[_decode(Literal[tuple(words)], value, place, derived)]
     for kind in others:
         try:
-            return _decode(kind, value, place, depth)
+            return _decode(kind, value, place, derived)
         except FormatError:
             continue
-    return _decode(last, value, place, depth)
+    return _decode(last, value, place, derived)
 
 
 def _scalar(kind: type, value: object, place: str) -> object:
@@ -208,8 +202,6 @@ def _checked(value: object, kind: type, place: str) -> Any:  # noqa: ANN401 - a 
     words = {dict: "an object", list: "a list", bool: "true or false"}
     if not isinstance(value, kind):
         _fail(place, f"{shown(value)} where {words[kind]} is expected")
-    if isinstance(value, _Object) and value.duplicate is not None:
-        _fail(place, f"the key {json.dumps(value.duplicate)} appears twice")
     return value
 
 
@@ -221,18 +213,12 @@ def _text(value: object, place: str) -> str:
     return value
 
 
-class _Object(dict[str, object]):
-    """A JSON object that remembers a key that was written twice, until its place is known."""
-
-    duplicate: str | None = None
-
-
-def _object(pairs: list[tuple[str, object]]) -> _Object:
-    made = _Object()
-    for key, value in pairs:
-        if key in made:
-            made.duplicate = key
-        made[key] = value
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        names = [key for key, _ in pairs]
+        twice = next(key for key in names if names.count(key) > 1)
+        raise FormatError("", f"the key {json.dumps(twice)} appears twice in one object")
     return made
 
 

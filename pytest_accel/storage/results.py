@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 from pytest_accel.stats.environment import Environment
-from pytest_accel.stats.results import Ending, Result, SessionResults
+from pytest_accel.stats.results import Result, SessionResults
 from pytest_accel.storage.baselines import (
     MAX_WORK,
     check_environments,
+    check_keys,
     check_time,
     check_tolerance,
-    decode_environment,
 )
-from pytest_accel.storage.codec import FormatError, decode, encode, loads, without_keys
+from pytest_accel.storage.codec import FormatError, decode, encode, loads
 from pytest_accel.storage.codec import render as render_json
 from pytest_accel.storage.files import StorageError, format_errors, is_special_file, read_text, write_atomic
 
 KIND = "pytest-accel results"
 SCHEMA_VERSION = 2
+_DERIVED = frozenset({"kind", "schema_version", "text", "throughput"})  # keys that are no fields
 MAX_BYTES = 256 * 2**20  # ten thousand benchmarks of five runs
 
 
@@ -87,47 +87,18 @@ def parse(text: str, where: str) -> SessionResults:
         if not isinstance(top, dict) or top.get("kind") != KIND:
             raise FormatError("", "this is no file of results", _REMEDY)
         version = decode(int, top.get("schema_version", 0), "schema_version")
-        if version not in (1, SCHEMA_VERSION):
+        if version != SCHEMA_VERSION:
             raise FormatError(
                 "schema_version",
                 f"{version!r} is not the schema that this pytest-accel reads ({SCHEMA_VERSION})",
                 "Upgrade pytest-accel, or write the file again with this version.",
             )
-        plain = without_keys(top, "kind", "schema_version")
-        if isinstance(results := top.get("results"), list):
-            plain["results"] = [
-                _current(each, version) if isinstance(each, dict) else each for each in results
-            ]
-        session = decode(SessionResults, plain)
+        session = decode(SessionResults, top, derived=_DERIVED)
         _check(check_time, "at", session.at)
-        for key, value in top.get("environments", {}).items():
-            decode_environment(key, value, f"environments[{json.dumps(key)}]")
+        check_keys(session.environments)
         for index, result in enumerate(session.results):
             _check_result(result, session.environments, f"results[{index}]")
     return session
-
-
-def _current(result: dict[str, Any], version: int) -> dict[str, Any]:
-    """Return a plain result without what is derived from it; one of schema 1 in today's form."""
-    if version == SCHEMA_VERSION:
-        return without_keys(result, "text", "throughput")
-    plain = without_keys(result, "text", "details", "numerics", "throughput")
-    status, details = result.get("status"), result.get("details", [])
-    notes = details if isinstance(details, list) and status != Ending.FAILED.value else []
-    plain["lines"] = [
-        *([{"status": status, "text": result["text"]}] if "text" in result else []),
-        *({"text": each} for each in (*notes, result.get("numerics", "")) if each),
-    ]
-    if status == Ending.FAILED.value:
-        plain["traceback"] = details
-    if isinstance(verdicts := result.get("verdicts"), list):
-        plain["verdicts"] = [
-            {"runs" if name == "looks" else name: value for name, value in each.items()}
-            if isinstance(each, dict)
-            else each
-            for each in verdicts
-        ]
-    return plain
 
 
 def _check(check: Callable[[str, Any], None], place: str, value: object) -> None:

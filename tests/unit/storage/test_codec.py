@@ -101,9 +101,9 @@ def test_deep_nesting_is_refused():
     plain: dict[str, object] = {"name": "x"}
     for _ in range(3000):
         plain = {"name": "x", "children": [plain]}
-    with pytest.raises(FormatError, match="nested more than 50 levels"):
+    with pytest.raises(FormatError, match="nested too deep"):
         decode(Outer, plain)
-    with pytest.raises(FormatError, match="nested more than 50 levels"):
+    with pytest.raises(FormatError, match="nested too deep"):
         loads("[" * 200_000)
 
 
@@ -112,7 +112,6 @@ def test_number_of_many_digits_is_refused():
         decode(Outer, loads('{"name": "x", "figures": {"f": %s}}' % ("9" * 100_000)))
 
 
-def test_key_written_twice_is_refused_at_its_place():
-    with pytest.raises(FormatError) as caught:
-        decode(Outer, loads('{"name": "x", "inner": {"size": 1, "size": 2}}'))
-    assert (caught.value.place, caught.value.problem) == ("inner", 'the key "size" appears twice')
+def test_key_written_twice_is_refused():
+    with pytest.raises(FormatError, match='the key "size" appears twice'):
+        loads('{"name": "x", "inner": {"size": 1, "size": 2}}')

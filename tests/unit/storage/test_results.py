@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from dataclasses import replace
 from unittest.mock import Mock
 
@@ -58,32 +57,6 @@ def test_fault_is_reported_with_its_place_and_a_remedy(place, value, problem):
     assert caught.value.place == place
     assert problem in caught.value.problem
     assert "git checkout" not in caught.value.remedy  # results are nowhere in git
-
-
-def test_results_of_the_first_schema_are_read():
-    """Its results had one text and details; its verdicts counted `looks`."""
-    content = json.loads(render(make_session([make_result(Outcome.REGRESSED), make_result(Ending.FAILED)])))
-    content["schema_version"] = 1
-    for plain in content["results"]:
-        plain |= {"text": "why", "details": ["and more"]}
-        del plain["lines"]
-        for verdict in plain.get("verdicts", ()):
-            verdict["looks"] = verdict.pop("runs")
-    content["results"][0]["numerics"] = "loss 2 -> 3"
-    slow, broken = parse(json.dumps(content), "results.json").results
-    assert (slow.text, slow.notes, slow.verdicts[0].runs) == ("why", ["and more", "loss 2 -> 3"], 3)
-    assert (broken.text, broken.notes, broken.traceback) == ("why", [], ("and more",))
-
-
-@pytest.mark.parametrize("value", [5, None, {}, "x", [[]]])
-@pytest.mark.parametrize("name", ["text", "details", "numerics", "verdicts", "status"])
-def test_wrong_value_in_the_first_schema_is_one_error_or_read(name, value):
-    content = json.loads(render(make_session([make_result()])))
-    content["schema_version"] = 1
-    content["results"][0][name] = value
-    del content["results"][0]["lines"]
-    with suppress(ResultsError):
-        parse(json.dumps(content), "results.json")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "null", '{"kind": "pytest-accel results"}', "{"])

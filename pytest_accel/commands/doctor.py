@@ -21,7 +21,7 @@ from pytest_accel.commands.registry import (
     find_project,
 )
 from pytest_accel.doctor.doctor import Finding, Level, to_plain, worst
-from pytest_accel.platforms.numa import format_list
+from pytest_accel.platforms.host import format_list
 from pytest_accel.stats.quantities import counted, gibibytes, printable
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from pytest_accel.platforms import numa
-from pytest_accel.platforms.numa import DeviceAffinity, Topology, format_list
+from pytest_accel.platforms import host as this_host
+from pytest_accel.platforms.host import DeviceAffinity, Topology, format_list
 from pytest_accel.stats.quantities import counted
 
 TASKS = Path("/proc/self/task")
@@ -80,13 +80,13 @@ def bind_rank(*, mode: str, device_uuids: Sequence[str | None], local_rank: int)
     """
     if mode == "none":
         return "none (switched off)"
-    allowed = numa.allowed_cpus()
+    allowed = this_host.allowed_cpus()
     if mode == "launcher":
         return f"none (the launcher gave it cpus {format_list(allowed)})"
     if list(device_uuids) == [None]:
         return "none (one rank on this host)"
-    host = numa.topology()
-    cpus = plan(host, allowed=allowed, places=numa.device_affinities(device_uuids, host))[local_rank]
+    host = this_host.topology()
+    cpus = plan(host, allowed=allowed, places=this_host.device_affinities(device_uuids, host))[local_rank]
     if isinstance(cpus, str):
         return f"none ({cpus})"
     try:

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from pytest_accel.platforms import amd
-from pytest_accel.platforms.host import HostFiles
+from pytest_accel.platforms.host import HostFiles, allowed_cpus
 from pytest_accel.platforms.machine import find_ipus
-from pytest_accel.platforms.numa import allowed_cpus
 from pytest_accel.stats.quantities import gibibytes
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from pytest_accel.doctor.doctor import DEVICES, Finding, Sheet
 from pytest_accel.platforms import nvidia
-from pytest_accel.platforms.host import HostFiles
-from pytest_accel.platforms.numa import device_affinities, format_list, topology
+from pytest_accel.platforms.host import HostFiles, device_affinities, format_list, topology
 from pytest_accel.platforms.nvidia import (
     EVENTS,
     IDLE,

@@ -9,9 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_accel.doctor.doctor import Finding, Sheet
-from pytest_accel.platforms.host import HostFiles, cpu_quota, memory_limit, whole_number
+from pytest_accel.platforms.host import (
+    HostFiles,
+    cpu_quota,
+    format_list,
+    memory_limit,
+    parse_list,
+    whole_number,
+)
 from pytest_accel.platforms.machine import find_cpu
-from pytest_accel.platforms.numa import format_list, parse_list
 from pytest_accel.stats.quantities import counted, gibibytes, percent
 from pytest_accel.storage.files import nearest_folder
 

@@ -12,9 +12,8 @@ from contextlib import suppress
 from importlib import metadata
 from typing import TypeAlias
 
-from pytest_accel.platforms.host import HostFiles
+from pytest_accel.platforms.host import HostFiles, allowed_cpus, format_list
 from pytest_accel.platforms.machine import DetectedDevice, find_cpu
-from pytest_accel.platforms.numa import allowed_cpus, format_list
 from pytest_accel.platforms.nvidia import opened
 from pytest_accel.stats.environment import (
     REDACTED,

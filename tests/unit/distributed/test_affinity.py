@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_accel.distributed.affinity import bind_rank, plan, shares
-from pytest_accel.platforms.numa import DeviceAffinity, Topology
+from pytest_accel.platforms.host import DeviceAffinity, Topology
 
 
 def host(*nodes, smt=1):

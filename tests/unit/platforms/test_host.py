@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_accel.platforms import numa
-from pytest_accel.platforms.numa import DeviceAffinity, Topology
+from pytest_accel.platforms import host
+from pytest_accel.platforms.host import DeviceAffinity, Topology
 from tests.support.fake_nvml import FakeGpu, FakeSlice
 
 pytest_plugins = ("tests.support.fake_nvml",)
@@ -23,7 +23,7 @@ def make_sys(root, nodes, *, siblings=()):
     for index, cpus in enumerate(nodes):
         write(root / f"devices/system/node/node{index}/cpulist", cpus)
     for core in siblings:
-        for cpu in numa.parse_list(core):
+        for cpu in host.parse_list(core):
             write(root / f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list", core)
     write(root / "devices/system/node/possible", "0")
     write(root / "devices/system/cpu/cpufreq", "")  # not a CPU
@@ -37,19 +37,19 @@ def make_pci(root, bus_id, *, numa_node, cpus):
 
 @given(st.frozensets(st.integers(0, 300)))
 def test_lists_are_read_as_they_are_written(numbers):
-    assert numa.parse_list(numa.format_list(numbers)) == numbers
+    assert host.parse_list(host.format_list(numbers)) == numbers
 
 
 @pytest.mark.parametrize(
     ("text", "expected"), [("0-3,8", {0, 1, 2, 3, 8}), ("", set()), (" 5\n", {5}), ("?", set())]
 )
 def test_lists_of_the_kernel(text, expected):
-    assert numa.parse_list(text) == expected
+    assert host.parse_list(text) == expected
 
 
 def test_nodes_and_cores_of_a_host_with_two_sockets(tmp_path):
     make_sys(tmp_path, ["0-1,4-5", "2-3,6-7"], siblings=["0,4", "1,5", "2,6", "3,7"])
-    assert numa.topology(tmp_path) == Topology(
+    assert host.topology(tmp_path) == Topology(
         nodes=(frozenset({0, 1, 4, 5}), frozenset({2, 3, 6, 7})),
         cores=tuple(map(frozenset, ({0, 4}, {1, 5}, {2, 6}, {3, 7}))),
     )
@@ -57,17 +57,17 @@ def test_nodes_and_cores_of_a_host_with_two_sockets(tmp_path):
 
 def test_a_node_without_cpus_is_none(tmp_path):
     """As the HBM of a Grace Hopper."""
-    assert numa.topology(make_sys(tmp_path, ["0-71", ""])).nodes == (frozenset(range(72)),)
+    assert host.topology(make_sys(tmp_path, ["0-71", ""])).nodes == (frozenset(range(72)),)
 
 
 @pytest.mark.parametrize("spelling", ["0000:c1:00.0", "00000000:C1:00.0", "00000000:c1:00.0\n"])
 def test_a_device_on_the_bus_is_near_its_local_cpus(tmp_path, spelling):
     make_pci(tmp_path, "0000:c1:00.0", numa_node=1, cpus="2-3,6-7")
-    assert numa.pci_affinity(spelling, tmp_path) == DeviceAffinity(cpus=frozenset({2, 3, 6, 7}))
+    assert host.pci_affinity(spelling, tmp_path) == DeviceAffinity(cpus=frozenset({2, 3, 6, 7}))
 
 
 def test_a_device_that_no_driver_knows(tmp_path):
-    (place, unnamed) = numa.device_affinities(["GPU-none", ""], Topology(), sys=tmp_path)
+    (place, unnamed) = host.device_affinities(["GPU-none", ""], Topology(), sys=tmp_path)
     assert place == DeviceAffinity(problem="no driver knows GPU-none")
     assert unnamed == DeviceAffinity(problem="no driver knows a device without UUID")
 
@@ -77,16 +77,16 @@ def test_an_amd_gpu_is_found_by_the_address_in_its_topology(tmp_path):
     write(node / "properties", f"unique_id {0xABCDEF}\ndomain 1\nlocation_id {0xC1 << 8 | 2 << 3 | 1}")
     write(tmp_path / "class/kfd/kfd/topology/nodes/0/properties", "unique_id 0")
     make_pci(tmp_path, "0001:c1:02.1", numa_node=3, cpus="48-63")
-    (place,) = numa.device_affinities(["GPU-0000000000abcdef"], Topology(), sys=tmp_path)
+    (place,) = host.device_affinities(["GPU-0000000000abcdef"], Topology(), sys=tmp_path)
     assert place == DeviceAffinity(cpus=frozenset(range(48, 64)))
 
 
 ASK = """
 import json
 from pathlib import Path
-from pytest_accel.platforms import numa
+from pytest_accel.platforms import host
 sys = Path({sys!r})
-for place in numa.device_affinities({uuids!r}, numa.topology(sys), sys=sys):
+for place in host.device_affinities({uuids!r}, host.topology(sys), sys=sys):
     print(json.dumps(place and [sorted(place.cpus), place.problem]))
 """
 

@@ -55,13 +55,13 @@ class AmdSource(DeviceSource):
     def _open(self, devices: Sequence[PowerDevice]) -> None:
         listed = list(self._smi.amdsmi_get_processor_handles())
         serials = [_number(self._smi.amdsmi_get_gpu_asic_info(each).get("asic_serial")) for each in listed]
-        wanted = {_number(device.uuid.removeprefix("GPU-")) for device in devices} - {None}
+        wanted = {_number(device.uuid) for device in devices} - {None}
         seconds = {place for place in range(1, len(listed)) if self._is_second_die(listed[place])}
         # A second die whose first is measured too is counted with it.
         hidden = {serials[place] for place in seconds if serials[place - 1] in wanted}
 
         def find(device: PowerDevice) -> object:
-            serial = _number(device.uuid.removeprefix("GPU-"))
+            serial = _number(device.uuid)
             if serial is None or serial not in serials:
                 raise LookupError(f"amdsmi does not know this device ({device.uuid or 'no UUID'})")
             place = serials.index(serial)
@@ -75,9 +75,7 @@ class AmdSource(DeviceSource):
                 self.add_problem(rail, "board", board)
             return listed[place]
 
-        self.open_devices(
-            [device for device in devices if _number(device.uuid.removeprefix("GPU-")) not in hidden], find
-        )
+        self.open_devices([device for device in devices if _number(device.uuid) not in hidden], find)
 
     def _is_second_die(self, handle: object) -> bool:
         try:
@@ -104,8 +102,8 @@ class AmdSource(DeviceSource):
 
 
 def _number(serial: object) -> int | None:
-    """Parse `0x1234` and `0000000000001234` alike; None for 0 and `N/A`."""
+    """Parse `0x1234` and `GPU-0000000000001234` alike; None for 0 and `N/A`."""
     try:
-        return int(str(serial), 16) or None
+        return int(str(serial).removeprefix("GPU-"), 16) or None
     except ValueError:
         return None

@@ -233,17 +233,12 @@ def configuration_changes(old: HasConfiguration, new: HasConfiguration) -> list[
     """Return the changes of configuration, work and unit, old -> new."""
     then = {**old.configuration, "work per step": f"{old.work_per_step:.7g}", "unit": old.unit}
     now = {**new.configuration, "work per step": f"{new.work_per_step:.7g}", "unit": new.unit}
-    names = [name for name in dict.fromkeys([*then, *now]) if then.get(name) != now.get(name)]
-    return [_change(name, then, now) for name in names]
-
-
-def _change(name: str, then: Mapping[str, Scalar], now: Mapping[str, Scalar]) -> str:
-    if name not in then:
-        return f"{name} {_shown(now[name])} is new"
-    if name not in now:
-        return f"{name} {_shown(then[name])} is gone"
-    return f"{name} {_shown(then[name])} -> {_shown(now[name])}"
-
-
-def _shown(value: Scalar) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    shown_then, shown_now = (
+        {name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in each.items()}
+        for each in (then, now)
+    )
+    return [
+        str(Change(name=name, old=shown_then.get(name), new=shown_now.get(name)))
+        for name in dict.fromkeys([*then, *now])
+        if then.get(name) != now.get(name)
+    ]

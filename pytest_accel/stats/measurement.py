@@ -37,7 +37,6 @@ class Measurement:
     rank: int = 0
     host: str = ""  # name of the node
     device: str = ""  # equal for ranks of one host that share a device
-    binding: str = ""  # CPUs that the process is bound to
     ranks: tuple[Measurement, ...] = ()  # by rank, where there were several
 
     @property
@@ -187,20 +186,20 @@ class Roofline:
         precision: str = "",
     ) -> str:
         """Describe why a step of the fastest round is impossible; empty where it is possible."""
-        if step_s >= self.least_s(flops, bytes_moved):
+        least_s = self.least_s(flops, bytes_moved)
+        if step_s >= least_s:
             return ""
         found = []
-        if flops and self.peak_tflops and step_s < self.compute_s(flops):
+        if flops and step_s < self.compute_s(flops):
             found.append(
                 f"{flops / step_s / 1e12:.0f} TFLOP/s in the fastest round, where the dense {precision or 'arithmetic'} "
                 f"peak of {device} is {self.peak_tflops:g}"
             )
-        if bytes_moved and self.bandwidth_gb_s and step_s < self.memory_s(bytes_moved):
+        if bytes_moved and step_s < self.memory_s(bytes_moved):
             found.append(
                 f"{bytes_moved / step_s / 1e9:.0f} GB/s in the fastest round, where the memory of {device} moves "
                 f"{self.bandwidth_gb_s:g}"
             )
-        least_s = self.least_s(flops, bytes_moved)
         return (
             f"impossible: {'; and '.join(found)}: a step of {step_s * 1e3:.3g} ms cannot take less than "
             f"{least_s * 1e3:.3g} ms. Is the device synchronized, is the precision the one that was named, and does the "

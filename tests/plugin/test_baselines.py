@@ -58,7 +58,7 @@ class TestStale:
             [
                 (
                     "STALE-BASELINE  test_step (cpu): the benchmark changed since its baseline"
-                    " (work per step 2000* -> 1000, batch 2 is new); record it anew with --accel-update*"
+                    " (work per step 2000* -> 1000, batch 2 appeared); record it anew with --accel-update*"
                 )
             ]
         )

@@ -33,8 +33,6 @@ Split: TypeAlias = Literal["train", "test"]
 Tensor: TypeAlias = Any  # torch is untyped here
 
 AGAIN = "Download or extract it again, or take it out of the data set."
-_HASH = "[0-9a-f]" * 12
-_EARLIER = (f"*tokens-{_HASH}.bin", f"tokens-{_HASH}-{_HASH}.npy")  # token files of earlier versions
 
 
 class DataError(RuntimeError):
@@ -145,9 +143,8 @@ def cached_array(
                 buffer = io.BytesIO()
                 np.save(buffer, build(), allow_pickle=False)
                 replace_file(path, buffer.getvalue())
-                for pattern in (f"{stem}-*.npy", *_EARLIER):
-                    for outdated in set(path.parent.glob(pattern)) - {path}:
-                        outdated.unlink(missing_ok=True)
+                for outdated in set(path.parent.glob(f"{stem}-*.npy")) - {path}:
+                    outdated.unlink(missing_ok=True)
                 found = _mapped(path)
     except OSError as error:
         remedy = "Make room there and its folder writable, or set XDG_CACHE_HOME to another one."

@@ -221,8 +221,6 @@ def test_changed_texts_are_encoded_again_and_old_files_are_removed(root, gpt2, t
             (root / "oscar/b.jsonl").unlink()
         case "vocabulary":
             write_bpe(root / "gpt2", [*trained[0], "<more>"], trained[1])
-    for earlier in ("oscar-01234567-tokens-0123456789ab.bin", "tokens-0123456789ab-0123456789ab.npy"):
-        (root / "oscar" / earlier).touch()
     file = open_texts(root, length=1)
     assert file.tokens.tolist() == expected(gpt2, texts)
     assert file.path != first.path

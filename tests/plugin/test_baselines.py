@@ -407,7 +407,7 @@ def vanished(bench):
         (["--deselect=x"], set()),
         (["--lf"], set()),
     ],
-    ids=" ".join,
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_stored_benchmark_that_was_selected_and_not_found_has_vanished(vanished, arguments, gone):
     result = vanished.run(OFF, *arguments)

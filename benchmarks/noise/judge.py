@@ -16,8 +16,8 @@ from statistics import fmean, stdev
 
 from benchmarks.noise.streams import STREAMS, Stream, read_stream
 from benchmarks.noise.study import judge_repeatedly, summarized
+from pytest_accel.stats.gate import Outcome, Policy
 from pytest_accel.stats.run import RECORD_RUNS, Run
-from pytest_accel.stats.verdict import Outcome, Policy
 
 SLOWDOWNS = (0.0, 0.05, 0.1)  # losses of throughput
 THRESHOLD = 0.05  # of mean:5%

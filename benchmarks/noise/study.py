@@ -20,9 +20,8 @@ import numpy as np
 
 from benchmarks.noise.model import Change, Model, baseline_steps, candidate_steps, rounds
 from pytest_accel.stats.baseline_quality import DEFAULT_PRIOR, platform_prior
-from pytest_accel.stats.gate import judge
+from pytest_accel.stats.gate import Outcome, Policy, Verdict, judge
 from pytest_accel.stats.run import Run, RunSummary
-from pytest_accel.stats.verdict import Outcome, Policy, Verdict
 
 POLICY = Policy()
 CELLS = ((0.003, 5), (0.01, 3), (0.01, 5), (0.01, 10), (0.03, 5), (0.03, 10))  # (between-run sd, R)

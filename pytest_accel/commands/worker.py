@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pytest_accel.stats.verdict import Outcome
+from pytest_accel.stats.gate import Outcome
 
 _EXCLUDE, _ONLY, _LIST = "--accel-exclude", "--accel-only", "--accel-list"
 _LOADED = f"-p{__name__}"

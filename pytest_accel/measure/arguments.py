@@ -7,9 +7,9 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from pytest_accel.stats.gate import THROUGHPUT, Policy
 from pytest_accel.stats.metric_gates import DESCRIPTIVE, MEASURED, OF_ANY_STEP, is_gateable, shown_name
 from pytest_accel.stats.run import Scalar
-from pytest_accel.stats.verdict import THROUGHPUT, Policy
 
 RESERVED_METRICS = frozenset({THROUGHPUT, *OF_ANY_STEP})  # measured by `accel.measure` itself
 _MAX_UNIT = 24  # characters: it is a column of a table

@@ -11,8 +11,8 @@ from pytest_accel.report.history import text_table
 from pytest_accel.stats.baseline_quality import DEFAULT_PRIOR, BaselineQuality, NoisePrior, baseline_quality
 from pytest_accel.stats.comparison import Value, figures
 from pytest_accel.stats.environment import TITLES, Environment
+from pytest_accel.stats.gate import THROUGHPUT
 from pytest_accel.stats.quantities import counted, inert, percent, printable, si
-from pytest_accel.stats.verdict import THROUGHPUT
 from pytest_accel.storage.baseline_edits import BaselineCheck
 from pytest_accel.storage.baselines import BaselineEntry, BaselineFile, LedgerEntry, Removal
 from pytest_accel.storage.codec import encode

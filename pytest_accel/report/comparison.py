@@ -12,9 +12,9 @@ from pytest_accel.report.terminal import Column, changed, lines_of, note, verdic
 from pytest_accel.report.verdicts import word
 from pytest_accel.stats.comparison import was_slowed
 from pytest_accel.stats.environment import describe
+from pytest_accel.stats.gate import THROUGHPUT, Outcome
 from pytest_accel.stats.metric_gates import shown_name
 from pytest_accel.stats.quantities import counted, inert, percent, printable, si
-from pytest_accel.stats.verdict import THROUGHPUT, Outcome
 from pytest_accel.storage.codec import encode
 from pytest_accel.storage.codec import render as render_json
 from pytest_accel.storage.comparison import Cell, Comparison, Judged, Row, Side

@@ -26,9 +26,9 @@ from pytest_accel.report.verdicts import (
     word,
 )
 from pytest_accel.stats.environment import Change, safe_arguments
+from pytest_accel.stats.gate import Outcome
 from pytest_accel.stats.quantities import clipped, percent, printable, seconds, si
 from pytest_accel.stats.results import ReferenceFigure, Result, SessionResults
-from pytest_accel.stats.verdict import Outcome
 
 ITEMS = 100  # of a list; GitHub shows nothing of a step beyond 1 MiB
 ROWS = 1000  # of a table

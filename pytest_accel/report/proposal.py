@@ -16,10 +16,10 @@ from pytest_accel.report.verdicts import VERDICTS, in_order
 from pytest_accel.stats.baseline_quality import MIN_SESSIONS, baseline_quality
 from pytest_accel.stats.comparison import was_slowed
 from pytest_accel.stats.environment import Change, describe
+from pytest_accel.stats.gate import Outcome
 from pytest_accel.stats.quantities import clipped, printable, si
 from pytest_accel.stats.results import Ending, Result, SessionResults
 from pytest_accel.stats.run import MAX_RUNS
-from pytest_accel.stats.verdict import Outcome
 
 LIMIT_CHARACTERS = 60_000  # GitHub takes 65,536 in an issue, and nothing of a longer one
 _TOGETHER = 40  # benchmarks in one table and one command: more are several

@@ -7,9 +7,9 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from pytest_accel.report.verdicts import VERDICTS, can_rerun
+from pytest_accel.stats.gate import Outcome
 from pytest_accel.stats.results import Result
 from pytest_accel.stats.run import MAX_RUNS, RECORD_RUNS, WHEEL_SUITES, in_wheel
-from pytest_accel.stats.verdict import Outcome
 
 Command = tuple[str, str]  # title and command
 _UPDATE = '--accel-update --accel-reason "why it may stay so"'

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 
 from pytest_accel.report.verdicts import deciding, word
 from pytest_accel.stats.baseline_quality import NO_GATE, FrozenTolerance
-from pytest_accel.stats.gate import loss
+from pytest_accel.stats.gate import THROUGHPUT, Estimate, Outcome, Verdict, loss
 from pytest_accel.stats.metric_gates import ANCHOR, PlatformShift, less_is_better, shown_name
 from pytest_accel.stats.quantities import counted, percent, seconds
 from pytest_accel.stats.results import ReportLine, Result
 from pytest_accel.stats.run import MAX_RUNS, Run
-from pytest_accel.stats.verdict import THROUGHPUT, Estimate, Outcome, Verdict
 
 if TYPE_CHECKING:
     from _pytest._io import TerminalWriter

@@ -11,7 +11,7 @@ from pytest_accel.report.comparison import TextTable
 from pytest_accel.report.markdown import prose
 from pytest_accel.report.terminal import changed, in_words
 from pytest_accel.stats.environment import describe
-from pytest_accel.stats.gate import loss
+from pytest_accel.stats.gate import Verdict, loss
 from pytest_accel.stats.paired import (
     MAX_BLOCKS,
     Decision,
@@ -22,7 +22,6 @@ from pytest_accel.stats.paired import (
     pair_differences,
 )
 from pytest_accel.stats.quantities import counted, inert, percent, printable, seconds, si
-from pytest_accel.stats.verdict import Verdict
 from pytest_accel.storage.codec import encode, render
 
 KIND = "pytest-accel upgrade"

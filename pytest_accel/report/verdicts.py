@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pytest_accel.options import Settings
+from pytest_accel.stats.gate import Outcome, Verdict
 from pytest_accel.stats.quantities import counted
 from pytest_accel.stats.results import Ending, Result, SessionResults, Status
 from pytest_accel.stats.run import Scalar
-from pytest_accel.stats.verdict import Outcome, Verdict
 
 Effect = Literal["passes", "fails", "inconclusive", "missing_baseline", "stale_baseline", "vanished"]
 Tone = Literal["bad", "warn", "gain", "good", "mute"]

@@ -16,13 +16,12 @@ from pytest_accel.session.device import WAITED_S, Unfit
 from pytest_accel.stats.baseline_quality import DEFAULT_PRIOR, BaselineQuality, FrozenTolerance, NoisePrior
 from pytest_accel.stats.comparison import configuration_changes
 from pytest_accel.stats.environment import Change, Environment, describe, diff, diff_identity
-from pytest_accel.stats.gate import interval
+from pytest_accel.stats.gate import Outcome, Policy, Verdict, interval
 from pytest_accel.stats.measurement import Measurement
 from pytest_accel.stats.metric_gates import judge_anchor, judge_metrics, judge_rest, want_another_run, worst
 from pytest_accel.stats.quantities import gibibytes
 from pytest_accel.stats.results import BenchmarkCost, ReferenceFigure, ScalingFigure, describe_loss_change
 from pytest_accel.stats.run import Run, baseline_key, both_keys, is_real
-from pytest_accel.stats.verdict import Outcome, Policy, Verdict
 from pytest_accel.storage.baselines import BaselineEntry, BaselineFile, configuration_hash
 
 MOST_REPLACED = 2  # disturbed runs of one benchmark that are replaced; more make it INVALID

@@ -17,12 +17,11 @@ from pytest_accel.platforms.machine import Machine
 from pytest_accel.session.case import Case
 from pytest_accel.stats.comparison import figures
 from pytest_accel.stats.environment import Environment
-from pytest_accel.stats.gate import interval
+from pytest_accel.stats.gate import THROUGHPUT, interval
 from pytest_accel.stats.measurement import Measurement
 from pytest_accel.stats.quantities import si
 from pytest_accel.stats.results import ReferenceFigure, ScalingPoint, scaling_figure
 from pytest_accel.stats.run import baseline_key
-from pytest_accel.stats.verdict import THROUGHPUT
 from pytest_accel.storage.baselines import BaselineError, BaselineStore
 from pytest_accel.storage.references import (
     METRICS,

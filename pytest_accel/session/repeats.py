@@ -18,10 +18,10 @@ from pytest_accel.session.recording import refuse_mixture
 from pytest_accel.session.reports import Finisher, changes_line, failed_report, is_expected_to_fail
 from pytest_accel.session.worker_process import ItemResult
 from pytest_accel.session.workers import Workers
+from pytest_accel.stats.gate import Outcome
 from pytest_accel.stats.measurement import Measurement
 from pytest_accel.stats.metric_gates import FEWEST_MEMBERS, PlatformShift, ShiftMember, judge_platform_shift
 from pytest_accel.stats.quantities import counted, seconds
-from pytest_accel.stats.verdict import Outcome
 
 
 class PlatformShifts:

@@ -20,9 +20,9 @@ from pytest_accel.session.recording import record, refuse_disturbed
 from pytest_accel.session.references import References
 from pytest_accel.session.results import failures, lines_of
 from pytest_accel.session.worker_process import ItemResult, is_strict_xpass
+from pytest_accel.stats.gate import Outcome, Verdict
 from pytest_accel.stats.metric_gates import total_slowdown
 from pytest_accel.stats.quantities import percent
-from pytest_accel.stats.verdict import Outcome, Verdict
 from pytest_accel.storage.baselines import BaselineStore
 
 Phase = Literal["setup", "call", "teardown"]

@@ -23,12 +23,11 @@ from pytest_accel.report.verdicts import fails
 from pytest_accel.session.case import Case
 from pytest_accel.session.selection import path_of, suite_of
 from pytest_accel.stats.environment import Environment
-from pytest_accel.stats.gate import interval
+from pytest_accel.stats.gate import Outcome, Verdict, interval
 from pytest_accel.stats.metric_gates import PlatformShift
 from pytest_accel.stats.quantities import percent
 from pytest_accel.stats.results import Ending, ReportLine, Result, Status
 from pytest_accel.stats.run import suite_of as suite_of_path
-from pytest_accel.stats.verdict import Outcome, Verdict
 
 _TRACEBACK_LINES = 40  # its end says what happened
 _GIT_TIMEOUT_S = 2.0

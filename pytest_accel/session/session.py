@@ -46,9 +46,9 @@ from pytest_accel.session.selection import (
 from pytest_accel.session.worker_process import ItemResult, is_strict_xpass, without_traces
 from pytest_accel.session.workers import Workers, WorkerShape, add_to_pytest_benchmark, shape_of
 from pytest_accel.stats.baseline_quality import platform_prior
+from pytest_accel.stats.gate import Outcome
 from pytest_accel.stats.measurement import Measurement
 from pytest_accel.stats.results import ReportLine
-from pytest_accel.stats.verdict import Outcome
 from pytest_accel.storage.baselines import BaselineError, BaselineStore, runs_of_platform
 
 # Options that need pytest's own process: a worker has neither its terminal nor its input.

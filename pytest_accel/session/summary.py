@@ -23,10 +23,10 @@ from pytest_accel.report.verdicts import VERDICTS
 from pytest_accel.session.case import Case
 from pytest_accel.session.launcher import LAUNCHER_RANKS
 from pytest_accel.session.references import reference_line
+from pytest_accel.stats.gate import THROUGHPUT, Outcome
 from pytest_accel.stats.metric_gates import shown_name
 from pytest_accel.stats.quantities import counted, percent
 from pytest_accel.stats.results import Ending, Result
-from pytest_accel.stats.verdict import THROUGHPUT, Outcome
 
 # Options that the suggested command for recording leaves out.
 _NOT_FOR_RECORDING: Mapping[str, Takes] = {

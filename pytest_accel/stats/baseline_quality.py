@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from pytest_accel.stats.gate import (
+    Policy,
+    StepTime,
     baseline_squares,
     count_sessions,
     interval,
@@ -19,7 +21,6 @@ from pytest_accel.stats.gate import (
 )
 from pytest_accel.stats.quantities import counted, percent
 from pytest_accel.stats.run import RECORD_RUNS, Run, RunSummary, spread
-from pytest_accel.stats.verdict import Policy, StepTime
 
 MIN_SESSIONS = 3  # runs of one evening resemble each other
 LEAST_AUTO = 0.03  # of tolerance="auto": a smaller loss is seldom acted upon

@@ -10,12 +10,11 @@ from typing import Protocol
 
 from pytest_accel.stats.energy import units_per_wh, wh_per_epoch
 from pytest_accel.stats.environment import Change, Environment, describe, diff, diff_identity
-from pytest_accel.stats.gate import interval, judge
+from pytest_accel.stats.gate import THROUGHPUT, Outcome, Policy, Verdict, interval, judge
 from pytest_accel.stats.metric_gates import is_rate, judge_metrics, worst
 from pytest_accel.stats.quantities import percent
 from pytest_accel.stats.results import Ending, Status
 from pytest_accel.stats.run import Run, Scalar
-from pytest_accel.stats.verdict import THROUGHPUT, Outcome, Policy, Verdict
 
 # Unit and factor of our own metrics; a user's own has the unit that its name ends in.
 _PERCENT = ("%", 100.0)

@@ -8,10 +8,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
-from pytest_accel.stats.gate import centre, judge, loss, summaries, t_quantile
+from pytest_accel.stats.gate import (
+    THROUGHPUT,
+    Estimate,
+    Outcome,
+    Policy,
+    Verdict,
+    centre,
+    judge,
+    loss,
+    summaries,
+    t_quantile,
+)
 from pytest_accel.stats.quantities import parse_fixed_tolerance
 from pytest_accel.stats.run import Run, median_error
-from pytest_accel.stats.verdict import THROUGHPUT, Estimate, Outcome, Policy, Verdict
 
 FEWEST_MEMBERS = 8  # of fewer, two that regressed could pass for the machine
 LEVEL = 0.02  # one-sided, of c beyond half the tolerance: the gate's own after the fourth repeat

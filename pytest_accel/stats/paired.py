@@ -19,7 +19,10 @@ from pytest_accel.stats.comparison import configuration_changes, was_slowed, why
 from pytest_accel.stats.environment import Change, Environment, describe, diff, diff_identity
 from pytest_accel.stats.gate import (
     Difference,
+    Outcome,
+    Policy,
     Scale,
+    Verdict,
     capped,
     centre,
     decide,
@@ -38,7 +41,6 @@ from pytest_accel.stats.gate import (
 from pytest_accel.stats.quantities import counted
 from pytest_accel.stats.results import Ending, Result, SessionResults, describe_loss_change
 from pytest_accel.stats.run import Run
-from pytest_accel.stats.verdict import Outcome, Policy, Verdict
 
 Side = Literal["old", "new"]
 RUNS_PER_BLOCK = 4

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from pytest_accel.stats.environment import Change, Environment
-from pytest_accel.stats.gate import interval
+from pytest_accel.stats.gate import THROUGHPUT, Outcome, Policy, StepTime, Verdict, interval
 from pytest_accel.stats.metric_gates import shown_name
 from pytest_accel.stats.quantities import counted, percent, seconds
 from pytest_accel.stats.run import Run, Scalar
-from pytest_accel.stats.verdict import THROUGHPUT, Outcome, Policy, StepTime, Verdict
 
 
 class Ending(Enum):

@@ -20,10 +20,10 @@ from pytest_accel.stats.baseline_quality import (
 )
 from pytest_accel.stats.comparison import is_stored, slowed_text, was_slowed, why_unusable
 from pytest_accel.stats.environment import Environment, describe, diff_identity
+from pytest_accel.stats.gate import Outcome, Policy
 from pytest_accel.stats.quantities import counted, percent, printable
 from pytest_accel.stats.results import Result, SessionResults
 from pytest_accel.stats.run import Run, node_id_of
-from pytest_accel.stats.verdict import Outcome, Policy
 from pytest_accel.storage.baselines import (
     PUBLISHED,
     Action,

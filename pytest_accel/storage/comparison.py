@@ -8,10 +8,10 @@ from pathlib import Path, PurePosixPath
 
 from pytest_accel.platforms.catalogue import closest
 from pytest_accel.stats.comparison import Entry, Judgement, Value, configuration_changes, figures, judged
+from pytest_accel.stats.gate import THROUGHPUT, Outcome
 from pytest_accel.stats.metric_gates import DESCRIPTIVE, less_is_better
 from pytest_accel.stats.quantities import counted
 from pytest_accel.stats.results import Ending, Result, SessionResults
-from pytest_accel.stats.verdict import THROUGHPUT, Outcome
 from pytest_accel.storage.baselines import MAX_BYTES, PUBLISHED, BaselineError, BaselineFile, parse
 from pytest_accel.storage.codec import loads
 from pytest_accel.storage.files import decode_text, format_errors, read_revision, read_text

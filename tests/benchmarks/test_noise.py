@@ -7,7 +7,7 @@ import pytest
 from benchmarks.noise.judge import rates, scattered, slowed
 from benchmarks.noise.streams import STREAMS, plan, read_stream
 from benchmarks.noise.study import POPULATIONS, Task, prior_line, run_task
-from pytest_accel.stats.verdict import Policy
+from pytest_accel.stats.gate import Policy
 
 
 @pytest.mark.parametrize(("effect", "at_least", "at_most"), [(0.0, 0.0, 0.02), (1.5, 0.95, 1.0)])

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_accel.report.page import ReportError, read_plotly_js, render_page
+from pytest_accel.stats.gate import Estimate, Outcome
 from pytest_accel.stats.results import Ending, ReferenceFigure, SessionResults
-from pytest_accel.stats.verdict import Estimate, Outcome
 from pytest_accel.storage.history import trend
 from tests.support.results import SESSION, hostile, make_result, make_session, many, nights
 

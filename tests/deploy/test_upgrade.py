@@ -12,9 +12,9 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_accel.stats.gate import Outcome
 from pytest_accel.stats.results import Ending, Result
 from pytest_accel.stats.run import Run
-from pytest_accel.stats.verdict import Outcome
 from pytest_accel.storage.results import read_results
 from tests.deploy.project import CLOCK
 from tests.support.results import NOW, THEN, make_result

@@ -38,7 +38,7 @@ from pytest_accel.report.verdicts import VERDICTS
 from pytest_accel.session.accel import Accel
 from pytest_accel.stats.baseline_quality import platform_prior
 from pytest_accel.stats.environment import TITLES, VARIABLE_PREFIX, VARIABLE_PREFIXES
-from pytest_accel.stats.gate import loss, policy_at_noise, resolution_factor
+from pytest_accel.stats.gate import Policy, Verdict, loss, policy_at_noise, resolution_factor
 from pytest_accel.stats.measurement import Measurement
 from pytest_accel.stats.metric_gates import MEASURED, NAMES
 from pytest_accel.stats.quantities import (
@@ -50,7 +50,6 @@ from pytest_accel.stats.quantities import (
     si,
 )
 from pytest_accel.stats.results import Status
-from pytest_accel.stats.verdict import Policy, Verdict
 from pytest_accel.storage.baselines import BaselineStore
 from pytest_accel.storage.comparison import CHOICES
 from pytest_accel.storage.references import METRICS as PUBLISHED

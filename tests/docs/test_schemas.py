@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from jsonschema import Draft202012Validator
 
+from pytest_accel.stats.gate import Outcome
 from pytest_accel.stats.results import Ending
-from pytest_accel.stats.verdict import Outcome
 from pytest_accel.storage import baselines, results
 from pytest_accel.storage.codec import encode
 from pytest_accel.storage.files import StorageError

@@ -11,8 +11,8 @@ import pytest
 
 from pytest_accel import cli
 from pytest_accel.session import outputs  # here, so that runs in this process share it
+from pytest_accel.stats.gate import Outcome
 from pytest_accel.stats.results import Ending
-from pytest_accel.stats.verdict import Outcome
 from pytest_accel.storage.history import History
 from pytest_accel.storage.results import read_results
 from tests.plugin.conftest import LONG_S, PLUGINS, QUICK

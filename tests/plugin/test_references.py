@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from pytest_accel.stats.gate import Outcome
 from pytest_accel.stats.results import Ending
-from pytest_accel.stats.verdict import Outcome
 from pytest_accel.storage.results import read_results
 
 SUITE = """

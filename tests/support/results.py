@@ -14,7 +14,7 @@ from typing import Any
 from pytest_accel.report.terminal import explain
 from pytest_accel.report.verdicts import VERDICTS
 from pytest_accel.stats.environment import Environment, diff
-from pytest_accel.stats.gate import judge
+from pytest_accel.stats.gate import Outcome, Policy, Verdict, judge
 from pytest_accel.stats.results import (
     Ending,
     ReferenceFigure,
@@ -25,7 +25,6 @@ from pytest_accel.stats.results import (
     Status,
 )
 from pytest_accel.stats.run import Run
-from pytest_accel.stats.verdict import Outcome, Policy, Verdict
 
 AT = datetime(2026, 11, 15, 3, 5, 54, tzinfo=UTC)
 SESSION = "20261115T030554Z-a4e552"

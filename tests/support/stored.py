@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from pytest_accel.stats.environment import Environment
+from pytest_accel.stats.gate import Verdict
 from pytest_accel.stats.results import Ending, Result, SessionResults, Status
 from pytest_accel.stats.run import Run
-from pytest_accel.stats.verdict import Verdict
 from pytest_accel.storage.baselines import BaselineEntry, BaselineStore, LedgerEntry
 from pytest_accel.storage.results import write_results
 

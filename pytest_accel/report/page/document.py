@@ -31,10 +31,10 @@ from pytest_accel.report.verdicts import (
     shown_status,
 )
 from pytest_accel.stats.environment import TITLES, VARIABLE_PREFIX, Environment, safe_arguments
+from pytest_accel.stats.gate import Outcome
 from pytest_accel.stats.quantities import seconds
 from pytest_accel.stats.results import Result, SessionResults, Status
 from pytest_accel.stats.run import Scalar
-from pytest_accel.stats.verdict import Outcome
 from pytest_accel.storage.files import write_atomic
 
 if TYPE_CHECKING:

@@ -11,11 +11,10 @@ from pytest_accel.report.columns import units_per_wh
 from pytest_accel.report.history import unchanged
 from pytest_accel.report.terminal import changed
 from pytest_accel.stats.comparison import was_slowed
-from pytest_accel.stats.gate import interval
+from pytest_accel.stats.gate import THROUGHPUT, Outcome, Policy, interval
 from pytest_accel.stats.quantities import percent, si
 from pytest_accel.stats.results import Result
 from pytest_accel.stats.run import Run
-from pytest_accel.stats.verdict import THROUGHPUT, Outcome, Policy
 
 if TYPE_CHECKING:  # SQLite is loaded only where it is needed
     from pytest_accel.storage.history import Trend

@@ -14,11 +14,11 @@ from pytest_accel.report.columns import units_per_wh
 from pytest_accel.report.remedies import next_commands
 from pytest_accel.report.terminal import change
 from pytest_accel.report.verdicts import VERDICTS, deciding, in_order, rank, shown_status, status_word
+from pytest_accel.stats.gate import THROUGHPUT, Outcome, Verdict
 from pytest_accel.stats.metric_gates import is_rate, less_is_better, shown_name
 from pytest_accel.stats.quantities import counted, percent, seconds, si
 from pytest_accel.stats.results import Ending, ReferenceFigure, ReportLine, Result
 from pytest_accel.stats.run import Run
-from pytest_accel.stats.verdict import THROUGHPUT, Outcome, Verdict
 
 SortKey: TypeAlias = str | float | None
 # Text, sort key (None is last either way), and in some a small text below.

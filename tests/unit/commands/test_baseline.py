@@ -10,7 +10,7 @@ import pytest
 
 from pytest_accel import cli
 from pytest_accel.stats.environment import Environment
-from pytest_accel.stats.verdict import Outcome
+from pytest_accel.stats.gate import Outcome
 from pytest_accel.storage.baselines import BaselineStore
 from tests.support.stored import KEY, OTHER, baseline, result, results_file, runs
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pytest_accel import cli
+from pytest_accel.stats.gate import Outcome
 from pytest_accel.stats.results import Ending
-from pytest_accel.stats.verdict import Outcome
 from tests.support.stored import CAPPED, OTHER, UPGRADED, baseline, result, results_file, runs
 
 PUBLISHED = Path(__file__).parents[3] / "baselines" / "published"

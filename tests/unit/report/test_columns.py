@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pytest_accel.report.columns import all_synthetic, columns_and_rows
+from pytest_accel.stats.gate import Estimate, Outcome, Verdict
 from pytest_accel.stats.results import Ending, ReportLine, Result
 from pytest_accel.stats.run import Run
-from pytest_accel.stats.verdict import Estimate, Outcome, Verdict
 
 
 def result(metrics=None, configuration=None, status=Outcome.OK, **more) -> Result:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from pytest_accel.report.github import SHOWN, STEP_BYTES, append_step_summary, workflow_commands
 from pytest_accel.report.markdown import render_summary
 from pytest_accel.report.verdicts import VERDICTS
+from pytest_accel.stats.gate import Outcome
 from pytest_accel.stats.results import Ending
-from pytest_accel.stats.verdict import Outcome
 from tests.support.results import make_result, make_session, many
 
 GITHUB = {"GITHUB_ACTIONS": "true", "GITHUB_WORKSPACE": "/home/runner/work/x/x"}

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from pytest_accel.report.markdown import ITEMS, ROWS, code, fenced, prose, render_summary
 from pytest_accel.report.verdicts import needs_attention, status_word
 from pytest_accel.stats.environment import Change
+from pytest_accel.stats.gate import Estimate, Outcome, Verdict
 from pytest_accel.stats.quantities import printable
 from pytest_accel.stats.results import Ending, ReportLine
-from pytest_accel.stats.verdict import Estimate, Outcome, Verdict
 from tests.support.markdown_page import OURS, Page
 from tests.support.results import HOSTILE, hostile, make_result, make_session
 

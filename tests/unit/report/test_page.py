@@ -19,9 +19,9 @@ from pytest_accel.report.page.plots import energies, past, rounds, scalings, swe
 from pytest_accel.report.page.rows import metric, picture
 from pytest_accel.report.terminal import changed, line_of
 from pytest_accel.report.verdicts import headline_of
+from pytest_accel.stats.gate import Estimate, Outcome, Verdict
 from pytest_accel.stats.quantities import si
 from pytest_accel.stats.results import Ending, ReferenceFigure, ReportLine
-from pytest_accel.stats.verdict import Estimate, Outcome, Verdict
 from pytest_accel.storage.history import trend
 from tests.support.results import (
     FINDINGS,

@@ -11,8 +11,8 @@ import pytest
 
 from pytest_accel.cli import main
 from pytest_accel.report.proposal import render_proposal
+from pytest_accel.stats.gate import Outcome
 from pytest_accel.stats.results import Ending
-from pytest_accel.stats.verdict import Outcome
 from pytest_accel.storage.results import write_results
 from tests.support.results import CHANGES, hostile, make_result, make_runs, make_session, many
 

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_accel.commands.registry import by_keyword
 from pytest_accel.report.remedies import kept_options, keyword, next_commands, rerun
-from pytest_accel.stats.verdict import Outcome
+from pytest_accel.stats.gate import Outcome
 from tests.support.results import a_platform_shift, make_result
 
 DOCTOR = "pytest-accel doctor"

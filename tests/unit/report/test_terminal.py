@@ -15,8 +15,8 @@ from pytest_accel.report.terminal import (
     padded_rows,
     verdict_line,
 )
+from pytest_accel.stats.gate import Estimate, Outcome, Verdict
 from pytest_accel.stats.run import Run
-from pytest_accel.stats.verdict import Estimate, Outcome, Verdict
 
 
 def verdict(outcome: Outcome, point: float, low: float, high: float, **more) -> Verdict:

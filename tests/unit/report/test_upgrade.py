@@ -9,10 +9,10 @@ import pytest
 
 from pytest_accel.report.upgrade import UpgradeContext, as_json, explanation, markdown, screen
 from pytest_accel.stats.environment import diff
+from pytest_accel.stats.gate import Outcome
 from pytest_accel.stats.paired import Effect, PairedBenchmark, PairedComparison, judge_pairs
 from pytest_accel.stats.results import ReportLine
 from pytest_accel.stats.run import Run
-from pytest_accel.stats.verdict import Outcome
 from tests.support.results import NOW, THEN, make_result
 
 CONTEXT = UpgradeContext(

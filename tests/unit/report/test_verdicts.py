@@ -16,8 +16,8 @@ from pytest_accel.report.verdicts import (
     is_settled,
     shown_status,
 )
+from pytest_accel.stats.gate import Estimate, Outcome, Verdict
 from pytest_accel.stats.results import Ending
-from pytest_accel.stats.verdict import Estimate, Outcome, Verdict
 from tests.support.results import a_platform_shift, make_result
 
 JUDGED = {Outcome.OK, Outcome.IMPROVED, Outcome.REGRESSED, Outcome.INCONCLUSIVE}

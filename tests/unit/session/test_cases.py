@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_accel.stats.baseline_quality import DEFAULT_PRIOR, NoisePrior
-from pytest_accel.stats.verdict import Policy
+from pytest_accel.stats.gate import Policy
 from tests.support.measured import make_case
 from tests.support.stored import baseline, runs
 

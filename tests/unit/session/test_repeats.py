@@ -12,7 +12,7 @@ import pytest
 from pytest_accel.options import SESSION_START_S, Settings
 from pytest_accel.session import repeats
 from pytest_accel.session.repeats import PlatformShifts, Repeats
-from pytest_accel.stats.verdict import Outcome
+from pytest_accel.stats.gate import Outcome
 from tests.support.measured import make_case, measurement
 from tests.support.stored import baseline, runs
 

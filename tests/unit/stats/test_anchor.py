@@ -7,10 +7,9 @@ import math
 import pytest
 
 from pytest_accel.report.terminal import verdict_line
-from pytest_accel.stats.gate import judge
+from pytest_accel.stats.gate import Outcome, Policy, judge
 from pytest_accel.stats.metric_gates import ANCHOR, judge_anchor, want_another_run, worst
 from pytest_accel.stats.run import Run
-from pytest_accel.stats.verdict import Outcome, Policy
 
 POLICY = Policy()
 

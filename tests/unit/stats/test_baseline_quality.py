@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from pytest_accel.report.terminal import frozen_text
 from pytest_accel.stats.baseline_quality import FrozenTolerance, auto_tolerance, baseline_quality, rounded_up
-from pytest_accel.stats.gate import interval
-from pytest_accel.stats.verdict import Policy
+from pytest_accel.stats.gate import Policy, interval
 from tests.support.stored import runs
 
 

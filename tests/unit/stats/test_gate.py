@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from pytest_accel.stats.gate import (
     Difference,
+    Outcome,
+    Policy,
     capped,
     centre,
     decide,
@@ -23,7 +25,6 @@ from pytest_accel.stats.gate import (
     unit_standard_error,
 )
 from pytest_accel.stats.run import LONGEST_STEP_S, SHORTEST_STEP_S, Run
-from pytest_accel.stats.verdict import Outcome, Policy
 
 POLICY = Policy()
 DELTA = -math.log(0.95)

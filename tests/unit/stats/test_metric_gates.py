@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_accel.stats.gate import judge
+from pytest_accel.stats.gate import Outcome, Policy, Verdict, judge
 from pytest_accel.stats.metric_gates import is_gateable, judge_metrics, want_another_run, worst
 from pytest_accel.stats.run import Run
-from pytest_accel.stats.verdict import Outcome, Policy, Verdict
 
 POLICY = Policy()
 GATES = {"accuracy": 0.05}

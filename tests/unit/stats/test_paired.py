@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_accel.stats.gate import Outcome, Policy
 from pytest_accel.stats.paired import (
     DEFAULT_BLOCKS,
     block_order,
@@ -19,7 +20,6 @@ from pytest_accel.stats.paired import (
     resolution_factor,
 )
 from pytest_accel.stats.run import Run
-from pytest_accel.stats.verdict import Outcome, Policy
 
 DELTA = Policy().delta
 

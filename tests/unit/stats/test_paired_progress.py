@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_accel.stats.gate import Outcome
 from pytest_accel.stats.paired import Decision, Effect, Sessions, Slot, assess, follow
 from pytest_accel.stats.results import Ending, ReferenceFigure, ReportLine, Result
 from pytest_accel.stats.run import Run
-from pytest_accel.stats.verdict import Outcome
 from tests.support.results import NOW, THEN, make_result, make_session
 
 NAME = "bench_suites/test_cnn.py::test_a"

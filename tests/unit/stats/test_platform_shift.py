@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_accel.stats.gate import judge, loss
+from pytest_accel.stats.gate import Outcome, Policy, judge, loss
 from pytest_accel.stats.metric_gates import (
     FEWEST_MEMBERS,
     ShiftMember,
@@ -18,7 +18,6 @@ from pytest_accel.stats.metric_gates import (
     total_slowdown,
 )
 from pytest_accel.stats.run import Run
-from pytest_accel.stats.verdict import Outcome, Policy
 
 POLICY = Policy()
 

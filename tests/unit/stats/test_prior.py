@@ -17,9 +17,8 @@ from pytest_accel.stats.baseline_quality import (
     PRIOR_NOISE_RANGE,
     platform_prior,
 )
-from pytest_accel.stats.gate import judge
+from pytest_accel.stats.gate import Outcome, Policy, judge
 from pytest_accel.stats.run import Run
-from pytest_accel.stats.verdict import Outcome, Policy
 from pytest_accel.storage.baselines import BaselineStore, runs_of_platform
 
 

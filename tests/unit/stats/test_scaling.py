@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_accel.stats.gate import StepTime
 from pytest_accel.stats.results import ScalingPoint, scaling_figure
-from pytest_accel.stats.verdict import StepTime
 
 POSITIVE = st.floats(1e-6, 1e6)
 DEVICES = st.integers(1, 64)

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from pytest_accel.stats.baseline_quality import NO_GATE, auto_tolerance, baseline_quality
+from pytest_accel.stats.gate import Outcome, Verdict
 from pytest_accel.stats.quantities import percent
 from pytest_accel.stats.results import Ending
-from pytest_accel.stats.verdict import Outcome, Verdict
 from pytest_accel.storage.baseline_edits import (
     accept,
     check_baselines,

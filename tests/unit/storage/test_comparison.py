@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_accel.stats.comparison import Entry, Value, figures, is_stored, judged
+from pytest_accel.stats.gate import Outcome
 from pytest_accel.stats.results import Ending
-from pytest_accel.stats.verdict import Outcome
 from pytest_accel.storage.comparison import Side, compare, is_better_less, matched
 from tests.support.stored import CAPPED, H200, KEY, OTHER, UPGRADED, runs
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from pytest_accel.stats.environment import Environment
+from pytest_accel.stats.gate import Estimate, Outcome, Verdict
 from pytest_accel.stats.results import Ending, Result, SessionResults
 from pytest_accel.stats.run import Run
-from pytest_accel.stats.verdict import Estimate, Outcome, Verdict
 from pytest_accel.storage.history import History, HistoryError
 from tests.support.stored import H200, KEY, as_nobody, results_of, runs
 from tests.support.stored import result as stored_result

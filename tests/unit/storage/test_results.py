@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_accel.stats.gate import Outcome
 from pytest_accel.stats.results import Ending, SessionResults
-from pytest_accel.stats.verdict import Outcome
 from pytest_accel.storage.results import ResultsError, parse, read_results, render, write_results
 from tests.support.damage import damaged
 from tests.support.results import make_result, make_session

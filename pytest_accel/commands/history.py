@@ -75,6 +75,8 @@ def history(args: argparse.Namespace) -> int:
     named = [name for name, value in actions.items() if value]
     if len(named) > 1:
         raise ValueError(f"{' and '.join(named)} are two actions. Name one of them.")
+    if args.fail and not args.changes:  # it would be green whatever happened
+        raise ValueError("--fail goes with --changes.")
     opened = History(required_history(args))
     if args.changes:
         return _changes(opened, args)

@@ -165,6 +165,9 @@ class TestKeeping:
     def test_two_actions_are_refused(self, ask):
         assert "--changes and --prune are two actions" in ask("--changes", "--prune", "3", status=2)
 
+    def test_fail_without_changes_is_refused(self, ask):
+        assert "--fail goes with --changes" in ask("--fail", status=2)
+
     def test_all_gone(self, ask, project):
         History(project / "old.sqlite").append(replace(night(0), at="2001-01-01T00:00:00+00:00"))
         ask("--history", "old.sqlite", "--prune", "30d", "--yes")

@@ -14,7 +14,7 @@ from pytest_accel.stats.quantities import counted
 from pytest_accel.stats.results import Ending, Result, SessionResults
 from pytest_accel.storage.baselines import MAX_BYTES, PUBLISHED, BaselineError, BaselineFile, parse
 from pytest_accel.storage.codec import loads
-from pytest_accel.storage.files import decode_text, format_errors, read_revision, read_text
+from pytest_accel.storage.files import StorageError, decode_text, format_errors, read_revision, read_text
 from pytest_accel.storage.references import (
     METRICS,
     RELATIVE_ONLY,
@@ -25,8 +25,8 @@ from pytest_accel.storage.references import (
     read_study,
     similar_links,
 )
+from pytest_accel.storage.results import ResultsError, read_results_text
 from pytest_accel.storage.results import parse as parse_results
-from pytest_accel.storage.results import read_results_text
 
 # What `--metric` may say, and the metrics that it means: of ours, and of what studies publish.
 CHOICES: Mapping[str, tuple[str, ...]] = {
@@ -300,7 +300,7 @@ def find_source(name: str, baselines: Path) -> ComparisonSource:
     if path.is_dir():
         return _of_files(name, read_folder(path), f"baselines in {path}")
     text = read_results_text(path)
-    if _is_baseline(text, name):
+    if _is_baseline(text, name, ResultsError):
         return _of_files(name, [parse(text, name)], f"baselines in {path}")
     return _of_results(name, parse_results(text, name))
 
@@ -344,9 +344,9 @@ def _platform_folders(root: Path) -> list[Path]:
     return sorted(each for each in folders if each.name != PUBLISHED and not each.name.startswith("."))
 
 
-def _is_baseline(text: str, where: str) -> bool:
+def _is_baseline(text: str, where: str, error: type[StorageError] = BaselineError) -> bool:
     """Return whether a JSON text holds baselines, and not results."""
-    with format_errors(where, BaselineError):
+    with format_errors(where, error):
         top = loads(text)
     return isinstance(top, dict) and "suite" in top and "kind" not in top
 

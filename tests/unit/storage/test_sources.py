@@ -15,7 +15,7 @@ from pytest_accel.storage import files
 from pytest_accel.storage.baselines import BaselineError
 from pytest_accel.storage.comparison import SourceError, find_source, read_sources
 from pytest_accel.storage.files import RevisionError, StorageError, read_revision
-from pytest_accel.storage.results import MAX_BYTES
+from pytest_accel.storage.results import MAX_BYTES, ResultsError
 from tests.support.stored import KEY, OTHER, baseline, result, results_file, runs
 
 PUBLISHED = Path(__file__).parents[3] / "baselines" / "published"
@@ -133,6 +133,12 @@ class TestResults:
         (project / "x.json").write_text(json.dumps({"a": 1}))
         with pytest.raises(StorageError, match="no file of results"):
             find_source("./x.json", Path("baselines"))
+
+    @pytest.mark.parametrize("text", ["", '{"kind": "pytest-accel resu'])
+    def test_a_file_that_was_cut_off_is_to_be_written_again(self, project, text):
+        (project / "night.json").write_text(text)
+        with pytest.raises(ResultsError, match="Write it again with --accel-json"):
+            find_source("./night.json", Path("baselines"))
 
     def test_a_huge_file_is_not_read(self, project, monkeypatch):
         with Path("huge.json").open("wb") as stream:

@@ -1,6 +1,8 @@
 """Device check of one rank; tests/distributed has a group of two with one slow rank."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pytest_accel.distributed.device_check import (
     CPU,
@@ -11,6 +13,7 @@ from pytest_accel.distributed.device_check import (
     Reading,
     bus_bandwidth,
     check,
+    find_stragglers,
 )
 from pytest_accel.measure.ranks import Alone
 from tests.support.one_thread import one_thread  # noqa: F401 - a fixture of all tests here
@@ -45,3 +48,63 @@ def test_sweep_is_reported_in_one_line():
     )
     report = DeviceCheck(readings=readings, sweep=sweep, stragglers=())
     assert report.lines() == ["all-reduce of 4 ranks: 4 KiB in 21 us, 64 MiB at 231.0 GB/s"]
+
+
+# --- stragglers -------------------------------------------------------------------------------------
+
+RATES = st.floats(min_value=1e-3, max_value=1e18)
+
+
+def readings(rates, kind="matrix product"):
+    return [
+        Reading(kind=kind, rate=rate, unit="FLOP/s", rank=rank, device=f"NVIDIA A100, GPU-{rank}", host="n1")
+        for rank, rate in enumerate(rates)
+    ]
+
+
+def named(rates):
+    return [straggler.reading.rank for straggler in find_stragglers(readings(rates))]
+
+
+def test_the_slow_device_is_named_in_one_line():
+    (straggler,) = find_stragglers(readings([100.0, 100.0, 91.9, 100.0]))
+    assert straggler.line() == (
+        "rank 2 (NVIDIA A100, GPU-2, node n1): matrix product 8.1 % under the median of 4 devices"
+    )
+
+
+@pytest.mark.parametrize(
+    ("rates", "expected"),
+    [
+        ([], []),
+        ([100.0], []),
+        ([100.0, 95.1, 100.0], []),
+        ([100.0, 94.9, 100.0], [1]),
+        ([100.0, 0.0, 100.0], [1]),
+        ([0.0, 0.0, 0.0], []),
+        ([50.0, 100.0, 50.0, 100.0], [0, 2]),  # the median of an even number lies between
+        # Of two the median is their mean: 9.5 % must be missing to the faster one.
+        ([100.0, 91.0], []),
+        ([100.0, 90.0], [1]),
+    ],
+)
+def test_more_than_five_percent_under_the_median_is_named(rates, expected):
+    assert named(rates) == expected
+
+
+def test_each_kind_of_work_has_its_own_median():
+    both = [*readings([100.0, 100.0, 100.0]), *readings([3.0, 3.0, 2.0], kind="copy")]
+    assert [(each.reading.kind, each.reading.rank) for each in find_stragglers(both)] == [("copy", 2)]
+
+
+@given(st.lists(RATES, max_size=12))
+def test_never_more_than_half_are_named_and_never_the_fastest(rates):
+    found = named(rates)
+    assert len(found) <= len(rates) / 2
+    assert not any(rates[rank] == max(rates) for rank in found)
+
+
+@pytest.mark.parametrize("rate", [float("nan"), float("inf"), -1.0])
+def test_what_is_not_a_rate_is_refused(rate):
+    with pytest.raises(ValueError, match="rank 0"):
+        readings([rate])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
@@ -51,7 +51,7 @@ class PowerSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnergyWindow:
-    """All that was read of the rails in one window: counters at its ends, samples between them."""
+    """All that was read of the rails in one window: counters at its ends, samples between them, in their order."""
 
     begin_s: float
     end_s: float
@@ -77,10 +77,6 @@ class Energy:
 
 def energy_of(window: EnergyWindow) -> Energy:
     """Return the energy of each rail from its counter where that is plausible, else from its samples."""
-    if not 0 < window.length_s < math.inf:
-        return Energy(
-            problems=(f"no energy: the window from {window.begin_s!r} s to {window.end_s!r} s has no length",)
-        )
     energies_j: dict[str, float] = {}
     integrals_j: dict[str, float] = {}
     peaks_w: dict[str, float] = {}
@@ -139,12 +135,7 @@ def _integrated(series: Series, window: EnergyWindow) -> tuple[float | None, str
     if not series:
         return None, ""
     times_s = [at_s for at_s, _ in series]
-    for _, power_w in series:
-        if not _is_power(power_w):
-            return None, f"a sample of its power says {power_w!r} W"
     gaps_s = [right_s - left_s for left_s, right_s in pairwise(times_s)]
-    if not (math.isfinite(times_s[0]) and all(0 <= gap_s < math.inf for gap_s in gaps_s)):
-        return None, "the samples of its power are out of order"
     usual_s = median(gaps_s) if gaps_s else LONE_SAMPLE_S / UNSEEN_SAMPLES
     inside_s = [min(max(at_s, window.begin_s), window.end_s) for at_s in times_s]
     unseen_s = max(
@@ -175,10 +166,6 @@ def _power_at(series: Series, at_s: float) -> float:
     return left_w * (1 - share) + right_w * share
 
 
-def _is_power(power_w: float) -> bool:
-    return 0 <= power_w <= MOST_W  # NaN is neither
-
-
 def total_j(energies_j: Mapping[str, float], rails: Sequence[Rail], *, scope: Scope) -> float | None:
     """Return the sum over the rails of a scope; a rail inside another one is left out.
 
@@ -196,29 +183,21 @@ def peak_total_w(window: EnergyWindow, *, scope: Scope) -> float | None:
     Their peaks added up would be more than was ever drawn, and the peak of one of them less.
     """
     names = _outermost(window.rails, scope)
-    together_w = [
-        [sample.power_w.get(name, math.nan) for name in names]
+    complete_w = (
+        math.fsum(sample.power_w[name] for name in names)
         for sample in window.samples
-        if names and window.begin_s <= sample.at_s <= window.end_s
-    ]
-    return max((math.fsum(each) for each in together_w if all(map(_is_power, each))), default=None)
+        if names and window.begin_s <= sample.at_s <= window.end_s and sample.power_w.keys() >= set(names)
+    )
+    return max(complete_w, default=None)
 
 
 def _outermost(rails: Sequence[Rail], scope: Scope) -> list[str]:
-    """Return those of that scope that lie in no other of it, at whatever remove."""
+    """Return those of that scope whose holder, the rail that they lie within, is not of it."""
     known = {rail.name: rail for rail in rails}
-
-    def holders(rail: Rail) -> Iterator[Rail]:
-        seen = {rail.name}
-        while (outer := known.get(rail.within)) is not None and outer.name not in seen:
-            seen.add(outer.name)
-            yield outer
-            rail = outer
-
     return [
         rail.name
         for rail in known.values()
-        if rail.scope == scope and not any(outer.scope == scope for outer in holders(rail))
+        if rail.scope == scope and not ((holder := known.get(rail.within)) and holder.scope == scope)
     ]
 
 

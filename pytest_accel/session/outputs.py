@@ -7,6 +7,7 @@ import platform as host
 import time
 import traceback
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -233,7 +234,8 @@ class Outputs:
             return
         from pytest_accel.storage.history import History
 
-        _make_folder(path.parent)
+        with suppress(OSError):  # the history's own error has a remedy
+            _make_folder(path.parent)
         History(path).append(results)
 
     def write_page(self, results: SessionResults, path: Path) -> None:

@@ -193,6 +193,15 @@ class TestHistory:
         result.stdout.fnmatch_lines(["the history was not written: *history.sqlite*"])
         assert bench.path("history.sqlite").read_text().startswith("this is no database")
 
+    def test_history_without_a_folder_to_write_to_is_noted_with_a_remedy(self, bench):
+        bench.benchmarks("test_step")
+        bench.path(".accel").touch()
+        result = bench.run()
+        assert result.ret == pytest.ExitCode.OK
+        result.stdout.fnmatch_lines(
+            ["the history was not written: *", "*name another file (--accel-history)*"]
+        )
+
 
 class TestFiles:
     @pytest.mark.parametrize("option", ["report", "json"])

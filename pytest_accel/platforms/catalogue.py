@@ -113,6 +113,7 @@ def _split(text: str, devices: Collection[str] | None) -> tuple[str, str]:
 
 PYPROJECT_TABLE = "tool.pytest-accel.platforms"
 PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8")
+VENDORS = ("nvidia", "amd", "graphcore")
 
 # Memory that a driver reports, as a share of the nominal size, both in GiB: HBM parts report .98 to 1.0
 # (H100: 81559 MiB of 80 GB), GDDR6 parts with ECC .92 to .95 (T4: 15360 MiB, L4: 23034 MiB).
@@ -199,6 +200,8 @@ class DeviceKind:
                 f"key: {self.key!r} cannot name a platform. Use lower case letters, digits and underscores, a letter"
                 f" first, and none of {', '.join(sorted(RESERVED))}."
             )
+        if self.vendor and self.vendor not in VENDORS:
+            raise ValueError(f"vendor: {self.vendor!r} is not one of {', '.join(VENDORS)}.")
         for shape in self.shapes:
             try:
                 is_count = bool(parse_name(self.key + shape, [self.key]).counts)

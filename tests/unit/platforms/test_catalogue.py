@@ -216,6 +216,7 @@ def test_a_project_names_a_mig_slice_but_a_broad_pattern_takes_none():
         ({"mybox": {"patterns": ["A"], "shapes": [""]}}, "mybox.shapes", "the bare name is always there"),
         ({"mybox": {"patterns": ["A"], "shapes": ["x1"]}}, "mybox.shapes", "no count"),
         ({"mybox": {"patterns": ["A"], "title": 3}}, "mybox.title", "not a string"),
+        ({"mybox": {"patterns": ["A"], "vendor": "nvdia"}}, "mybox.vendor", "nvidia, amd"),
         ({"mybox": {"variants": {}}}, "mybox.variants", "array of tables"),
         (
             {"mybox": {"variants": [{"patterns": ["A"], "key": "a b"}]}},

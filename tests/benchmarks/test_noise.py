@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.noise import study
 from benchmarks.noise.judge import rates, scattered, slowed
 from benchmarks.noise.streams import STREAMS, plan, read_stream
 from benchmarks.noise.study import POPULATIONS, Task, prior_line, run_task
@@ -13,7 +14,7 @@ from pytest_accel.stats.gate import Policy
 @pytest.mark.parametrize(("effect", "at_least", "at_most"), [(0.0, 0.0, 0.02), (1.5, 0.95, 1.0)])
 def test_gate_separates_no_change_from_a_slowdown_on_simulated_streams(effect, at_least, at_most):
     found = run_task(
-        Task(between_run_sd=0.01, baseline_runs=5, effect=effect, change="shift", trials=200, seed=20)
+        Task(between_run_sd=0.01, baseline_runs=5, effect=effect, change="shift", trials=100, seed=20)
     )
     assert at_least <= found.failed.mean() <= at_most
     assert not found.failed.any() or found.runs_used[found.failed].min() >= 2
@@ -27,7 +28,8 @@ def test_gate_catches_ten_percent_on_the_quiet_real_stream_and_raises_no_false_a
         assert rates(quiet, slowed(quiet, slowdown), draws, Policy()).gate == expected
 
 
-def test_prior_of_a_quiet_platform_is_simulated():
+def test_prior_of_a_quiet_platform_is_simulated(monkeypatch):
+    monkeypatch.setattr(study, "BENCHMARKS", 5)
     assert "platform 0.00 % failed" in prior_line(POPULATIONS[0], 0.0, platforms=1, seed=1)
 
 

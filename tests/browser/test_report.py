@@ -110,7 +110,15 @@ def test_filters_and_search_narrow_the_table_together(opened, plotless, names):
     assert names(page) == ["test_inference[resnet50]", "test_inference[swin_t]"]
 
 
-def test_row_opens_to_its_plots_words_suspects_and_commands(opened, text):
+OUTSIDE = """
+() => [...document.querySelectorAll("main > section, tr.row > td, tr.details > td, .panel > *")].filter((each) => {
+  const frame = each.matches("section") ? document.body : each.closest("main > section");
+  return each.checkVisibility() && each.getBoundingClientRect().right > frame.getBoundingClientRect().right + 1;
+}).map((each) => `${each.tagName} ${each.className} ${each.textContent.slice(0, 40)}`)
+"""
+
+
+def test_row_opens_to_its_plots_words_suspects_and_commands_and_fits_any_width(opened, text):
     page = opened(text)
     details = open_row(page, "vit_l_32")
     details.locator(PLOT).nth(3).wait_for()  # plotly makes two or three for each plot
@@ -130,12 +138,7 @@ def test_row_opens_to_its_plots_words_suspects_and_commands(opened, text):
     edge = details.locator(".plot .bglayer, .plot .nsewdrag").first.bounding_box()
     label = details.locator(".plot .annotation-text", has_text="tolerance").first.bounding_box()
     assert label["x"] >= edge["x"] + edge["width"]
-    page.locator("tr.open .opener").click()
-    assert page.locator("tr.details").count() == 0
-
-
-def test_plots_of_the_session_appear_when_they_come_into_view(opened, text):
-    page = opened(text)
+    # Plots of the session appear when they come into view.
     assert page.locator("#plot-list svg").count() == 0
     titles = page.locator("figcaption").all_inner_texts()
     assert titles == [
@@ -147,6 +150,11 @@ def test_plots_of_the_session_appear_when_they_come_into_view(opened, text):
     page.locator("#plot-list " + PLOT).first.wait_for()
     sweep = page.locator("#plot-list figure").first.inner_text()
     assert "published: a100 (CARAML, ResNet50)" in sweep
+    for width in (320, 390, 768, 961, 1061, 1341, 1440, 1920):
+        page.set_viewport_size({"width": width, "height": 800})
+        assert (width, overflow(page), page.evaluate(OUTSIDE)) == (width, 0, [])
+    page.locator("tr.open .opener").click()
+    assert page.locator("tr.details").count() == 0
 
 
 def test_keyboard_alone_reaches_everything(opened, plotless, names):
@@ -252,22 +260,6 @@ def test_change_beyond_its_picture_has_an_arrow_and_what_drifted_a_badge(opened)
     assert row.locator(".interval.beyond-left").count() == 1
     assert row.locator(".beyond-right").count() == 0
     assert "not steady" in row.inner_text()
-
-
-OUTSIDE = """
-() => [...document.querySelectorAll("main > section, tr.row > td, tr.details > td, .panel > *")].filter((each) => {
-  const frame = each.matches("section") ? document.body : each.closest("main > section");
-  return each.checkVisibility() && each.getBoundingClientRect().right > frame.getBoundingClientRect().right + 1;
-}).map((each) => `${each.tagName} ${each.className} ${each.textContent.slice(0, 40)}`)
-"""
-
-
-def test_no_width_scrolls_sideways_or_leaves_its_card(opened, text):
-    page = opened(text)
-    open_row(page, "resnet50_energy[16]").locator(PLOT).first.wait_for()
-    for width in (320, 390, 768, 961, 1061, 1341, 1440, 1920):
-        page.set_viewport_size({"width": width, "height": 800})
-        assert (width, overflow(page), page.evaluate(OUTSIDE)) == (width, 0, [])
 
 
 def test_hostile_names_are_shown_and_do_nothing(opened, library):

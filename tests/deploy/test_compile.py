@@ -41,13 +41,6 @@ def compiles(name):
 
 def measure(accel, name):
     accel.measure(lambda: compiles(name), work=1, unit="graphs")
-
-
-def is_first(name):
-    seen = pathlib.Path(f"seen-{name}")
-    is_new = not seen.exists()
-    seen.touch()
-    return is_new
 """
 ENDS = """
 @cpu
@@ -57,17 +50,11 @@ def test_good(accel):
 
 @cpu
 def test_crowded(accel):
-    if is_first("crowded"):
+    seen = pathlib.Path("seen")
+    if not seen.exists():
+        seen.touch()
         raise RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")
     measure(accel, "crowded")
-
-
-@cpu
-def test_squeezed(request, accel):
-    if is_first("squeezed"):
-        request.node.user_properties.append(("accel.verdict", "does-not-fit"))
-        pytest.skip("does not fit")
-    measure(accel, "squeezed")
 
 
 @cpu
@@ -137,30 +124,29 @@ def test_every_outcome_has_its_line_and_what_failed_beside_others_is_tried_again
     chosen.parent.mkdir(parents=True)
     chosen.touch()
     os.utime(chosen, (1, 1))
-    assert main(["compile", "--jobs", "6", "--", "test_suite.py"]) == 1
+    assert main(["compile", "--jobs", "5", "--", "test_suite.py"]) == 1
     said = capsys.readouterr().err
     beside, _, alone = said.partition("compiling, one after the other")
     again = set(re.findall(r"test_(\w+): failed, and is tried again alone", beside))
-    assert again == {"crowded", "squeezed", "huge", "broken", "killed"}
-    lines = re.findall(r"^\[\d/6\] test_suite\.py::test_(\w+): ([\w ]+), \d", said, re.MULTILINE)
+    assert again == {"crowded", "huge", "broken", "killed"}
+    lines = re.findall(r"^\[\d/5\] test_suite\.py::test_(\w+): ([\w ]+), \d", said, re.MULTILINE)
     assert dict(lines) == {
         "good": "built",
         "crowded": "built",
-        "squeezed": "built",
         "huge": "does not fit on the device",
         "broken": "failed",
         "killed": "failed",
     }
     assert "killed by SIGKILL" in alone
     assert "AssertionError: the shape does not fit the plan" in alone
-    assert "6 benchmarks: 4 built, 2 failed; " in said
+    assert "5 benchmarks: 3 built, 2 failed; " in said
     assert f"torch keeps what it compiles in {root / 'cache'}\n" in said
     assert "by hand: pytest test_suite.py::test_" in said
     # One step of each, and none of what was not selected.
     steps = {path.name.removeprefix("steps-"): path.read_text() for path in root.glob("steps-*")}
-    assert steps == dict.fromkeys(("good", "crowded", "squeezed"), f"child of {os.getpid()}\n")
+    assert steps == dict.fromkeys(("good", "crowded"), f"child of {os.getpid()}\n")
     # What was tuned beside other processes is forgotten; what an earlier session chose stays.
-    assert in_cache(root) == {"good.py", "crowded.py", "squeezed.py", chosen.name}
+    assert in_cache(root) == {"good.py", "crowded.py", chosen.name}
 
 
 def test_options_that_write_files_or_measure_do_not_reach_the_processes(suite, capsys, monkeypatch):
@@ -184,7 +170,7 @@ def test_benchmark_that_takes_too_long_is_ended_and_delays_no_other(suite, capsy
     program = (
         "import sys\nfrom pytest_accel.cli import main\nfrom pytest_accel.commands import runner\n"
         "runner._STOPS = ((runner.signal.SIGINT, 2.0), (runner.signal.SIGKILL, 5.0))\n"
-        "sys.exit(main(['compile', '--jobs', '2', '--timeout', '20s', '--', 'test_suite.py', '-k', 'deaf or good']))"
+        "sys.exit(main(['compile', '--jobs', '2', '--timeout', '12s', '--', 'test_suite.py', '-k', 'deaf or good']))"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=LONG_S, check=False

@@ -176,7 +176,27 @@ def test_a_gain_on_gitlab_is_recorded_by_the_command_of_its_issue(project, tmp_p
 # --- Kubernetes and Slurm ---------------------------------------------------------------------------
 
 
-def test_a_night_by_the_command_of_the_cronjob(project, tmp_path):
+SWEEP = """
+
+import pytest
+from pytest_accel import gh200
+
+
+@pytest.mark.sweep
+@gh200
+def test_sweep(accel, step):
+    accel.measure(step, work=1, unit="calls")
+"""
+
+
+def add_sweep(project: Project) -> None:
+    (project.root / "pytest.ini").write_text("[pytest]\nmarkers = sweep\n")
+    suite = project.root / "test_tiny.py"
+    suite.write_text(suite.read_text() + SWEEP)
+
+
+def test_a_night_by_the_command_of_the_cronjob_records_all_but_sweeps(project, tmp_path):
+    add_sweep(project)
     container = containers()["accel-gh200"]
     accel = tmp_path / "accel"
     shutil.copytree(project.root, accel, ignore=shutil.ignore_patterns("deploy"))
@@ -429,15 +449,6 @@ def test_a_machine_that_is_not_fit_records_nothing(project, variables, said):
         assert hidden not in done.stdout
 
 
-def test_sweeps_are_not_selected_unless_asked_for(project):
-    suite = project.root / "test_tiny.py"
-    suite.write_text("import pytest\n" + suite.read_text().replace("@cpu", "@pytest.mark.sweep\n@cpu"))
-    (project.root / "pytest.ini").write_text("[pytest]\nmarkers = sweep\n")
-    arguments = {"ACCEL_DOCTOR": "off", "ACCEL_PYTEST_ARGS": "--collect-only -q"}
-    assert "1 deselected" in project.night(**arguments).stdout
-    assert "test_tiny.py::test_step" in project.night(ACCEL_SELECT="cpu", **arguments).stdout
-
-
 FAKE_PYTHON = """#!/usr/bin/env bash
 # An environment takes minutes: this one notes what was asked of it.
 echo "$*" >>"$CALLS"
@@ -487,22 +498,23 @@ def test_a_job_of_slurm_that_finds_no_script_says_where_it_looked(project):
     assert "ACCEL_NIGHT" in line
 
 
-def test_hardware_that_is_missing_fails_and_another_night_is_not_told_again(project):
+def test_missing_baseline_and_missing_hardware_fail_and_an_earlier_night_is_not_told_again(project):
+    """With sweeps selected, and compiled before."""
     out = project.root / "out"
     out.mkdir()
-    (out / "proposal.md").write_text("of another night")
-    suite = project.root / "test_tiny.py"
-    suite.write_text(suite.read_text().replace("cpu", "gh200"))
-    done = project.night(ACCEL_PLATFORM="gh200", ACCEL_DOCTOR="off", ACCEL_OUT="out")
-    assert done.returncode == 1, saying(done)
-    assert Left(out).result["status"] == "failed"
-    assert "proposal.md" not in Left(out).files
-
-
-def test_a_baseline_that_is_missing_fails_where_none_may_be_recorded(project):
-    done = project.night(ACCEL_RECORD="never", ACCEL_DOCTOR="off", ACCEL_OUT="out", ACCEL_COMPILE="08")
-    left = Left(project.root / "out")
+    (out / "doctor.txt").write_text("of another night")
+    add_sweep(project)
+    done = project.night(
+        ACCEL_RECORD="never",
+        ACCEL_DOCTOR="off",
+        ACCEL_OUT="out",
+        ACCEL_COMPILE="08",
+        ACCEL_SELECT="cpu or gh200",
+    )
     assert done.returncode == 1, saying(done)
     assert "1 benchmark: 1 built, 0 failed; " in done.stderr
-    assert left.result["status"] == "no-baseline"
+    left = Left(out)
+    found = {each["benchmark"]: each["status"] for each in json.loads(left.text("results.json"))["results"]}
+    assert found == {"test_tiny.py::test_step": "no-baseline", "test_tiny.py::test_sweep": "failed"}
     assert "--accel-record" in left.text("proposal.md")
+    assert "doctor.txt" not in left.files

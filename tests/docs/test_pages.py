@@ -12,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 import tomllib
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote
@@ -29,7 +30,7 @@ FLAGS = {option.flag: option for option in OPTIONS if option.on_command_line}
 KEYS = {option.key for option in OPTIONS if option.in_ini}
 # Variables of the session's own processes, of the machine, or of the scripts in deploy/: no settings.
 VARIABLES = {option.variable for option in OPTIONS if option.in_ini} | {"PYTEST_ACCEL_LOCKS"}
-ALL_PAGES = pytest.mark.parametrize("page", pages(), ids=page_name)
+CURRENT = [page for page in pages() if page.name != "CHANGELOG.md"]  # that one names what was removed
 MOST_NOT_RUN = 6
 
 
@@ -47,9 +48,8 @@ def broken_links(page: Path, root: Path = ROOT) -> list[str]:
     return found
 
 
-@ALL_PAGES
-def test_links_resolve(page):
-    assert broken_links(page) == []
+def test_links_resolve():
+    assert [f"{page_name(page)}: {fault}" for page in pages() for fault in broken_links(page)] == []
 
 
 @pytest.mark.parametrize("text", ["[a](gone.md)", "[a](there.md#gone)", "[a](#gone)", "[a](../../../etc)"])
@@ -67,28 +67,25 @@ def test_every_decision_is_listed():
 # --- names ------------------------------------------------------------------------------------------
 
 
-@ALL_PAGES
-def test_options_keys_and_variables_exist(page):
-    text = page.read_text(encoding="utf-8")
-    if page.name == "CHANGELOG.md":  # it names what was removed
-        return
+def unknown_names(text: str) -> set[str]:
     unknown = set(re.findall(r"(?<![\w-])--accel-[a-z]+(?:-[a-z]+)*", text)) - FLAGS.keys()
     unknown |= set(re.findall(r"^(accel_\w+)\s*=", text, re.MULTILINE)) - KEYS
-    unknown |= set(re.findall(r"\bPYTEST_ACCEL_[A-Z_]*[A-Z]", text)) - VARIABLES
-    assert unknown == set()
+    return unknown | set(re.findall(r"\bPYTEST_ACCEL_[A-Z_]*[A-Z]", text)) - VARIABLES
 
 
-@ALL_PAGES
-def test_commands_in_prose_exist(page):
-    if page.name == "CHANGELOG.md":
-        return
-    for text in inline_code(page):
+def test_options_keys_and_variables_exist():
+    found = {page_name(page): unknown_names(page.read_text(encoding="utf-8")) for page in CURRENT}
+    assert {page: unknown for page, unknown in found.items() if unknown} == {}
+
+
+def test_commands_in_prose_exist():
+    for place, text in ((page_name(page), text) for page in CURRENT for text in inline_code(page)):
         if text == KIND or not re.match(r"pytest-accel [a-z]", text):
             continue
         first, *rest = re.sub(r"[^\w\s-].*", "", text.removeprefix("pytest-accel ")).split()
-        assert (first,) in COMMANDS or first in GROUPS, text
+        assert (first,) in COMMANDS or first in GROUPS, (place, text)
         if first in GROUPS and rest and re.fullmatch("[a-z]+", rest[0]):
-            assert (first, rest[0]) in COMMANDS, text
+            assert (first, rest[0]) in COMMANDS, (place, text)
 
 
 # --- command lines ----------------------------------------------------------------------------------
@@ -109,11 +106,12 @@ OURS = [(place, line[1:]) for place, line in LINES if line and Path(line[0]).nam
 WHOLE = [each for each in OURS if not set(each[1]) & {"...", "[...]", "--help"}]
 
 
-@pytest.mark.parametrize(("place", "argv"), WHOLE, ids=lambda value: value if isinstance(value, str) else "")
-def test_shown_command_parses(place, argv, capsys):
-    with suppress(SystemExit):  # also of --version
-        _parser().parse_args(_divide(argv)[0])
-    assert not capsys.readouterr().err, place
+def test_shown_commands_parse(capsys):
+    parser = _parser()
+    for place, argv in WHOLE:
+        with suppress(SystemExit):  # also of --version
+            parser.parse_args(_divide(argv)[0])
+        assert not capsys.readouterr().err, place
 
 
 def test_shown_option_values_are_valid():
@@ -131,30 +129,39 @@ def test_shown_option_values_are_valid():
 # --- files and Python -------------------------------------------------------------------------------
 
 
-def parse_ini(text: str) -> None:
-    configparser.ConfigParser().read_string(text)
-
-
 PARSERS = {
     "toml": tomllib.loads,
     "json": json.loads,
     "yaml": lambda text: list(yaml.safe_load_all(text)),
-    "ini": parse_ini,
+    "ini": lambda text: configparser.ConfigParser().read_string(text),
 }
 PYTHON = blocks("python")
 
 
-@pytest.mark.parametrize("block", blocks(*PARSERS), ids=lambda block: block.place)
-def test_file_block_parses(block):
-    if not block.not_run:
-        PARSERS[block.language](textwrap.dedent(block.text))
+def faults(check: Callable[[Block], object], checked: Iterable[Block]) -> dict[str, str]:
+    """Return the error of each block that the check refuses, by place."""
+    found = {}
+    for block in checked:
+        try:
+            check(block)
+        except Exception as error:  # noqa: BLE001 - whatever a parser or an import raises is the fault
+            found[block.place] = repr(error)
+    return found
 
 
-@pytest.mark.parametrize("block", PYTHON, ids=lambda block: block.place)
-def test_python_compiles_and_imports_what_exists(block):
+def test_file_blocks_parse():
+    shown = [block for block in blocks(*PARSERS) if not block.not_run]
+    assert faults(lambda block: PARSERS[block.language](textwrap.dedent(block.text)), shown) == {}
+
+
+def import_ours(block: Block) -> None:
     for node in ast.walk(ast.parse(textwrap.dedent(block.text), block.place)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "pytest_accel":
             exec(compile(ast.unparse(node), block.place, "exec"), {})
+
+
+def test_python_compiles_and_imports_what_exists():
+    assert faults(import_ours, PYTHON) == {}
 
 
 def benchmarks_in(block: Block) -> list[str]:

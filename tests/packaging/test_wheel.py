@@ -99,15 +99,17 @@ def test_a_step_of_ones_own_is_measured(in_bare):
     assert "calls/s" in shown
 
 
-@pytest.mark.parametrize("fixture", ["train", "infer"])
-def test_what_needs_torch_says_in_one_line_what_is_missing_and_how_to_get_it(in_bare, fixture):
-    (in_bare.work / "test_mine.py").write_text(
-        f"from pytest_accel import cpu\n\n\n@cpu\ndef test_model({fixture}):\n    {fixture}('zoo/gpt-tiny', batch_size=1)\n"
-    )
+def test_what_needs_torch_says_in_one_line_what_is_missing_and_how_to_get_it(in_bare):
+    models = [
+        f"@cpu\ndef test_{name}({name}):\n    {name}('zoo/gpt-tiny', batch_size=1)\n"
+        for name in ("train", "infer")
+    ]
+    (in_bare.work / "test_mine.py").write_text("from pytest_accel import cpu\n\n\n" + "\n\n".join(models))
     shown = in_bare.run("pytest", *QUICK, status=1).stdout
-    (line,) = [line for line in shown.splitlines() if line.startswith(f"{fixture}: ")]
-    assert "torch" in line
-    assert "pip install 'pytest-accel[suites]'" in line
+    for fixture in ("train", "infer"):
+        (line,) = [line for line in shown.splitlines() if line.startswith(f"{fixture}: ")]
+        assert "torch" in line
+        assert "pip install 'pytest-accel[suites]'" in line
     assert "Traceback" not in shown
 
 

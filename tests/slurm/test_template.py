@@ -42,14 +42,6 @@ def test_waits(accel, rank):
 """
 
 
-def test_ranks_on_two_nodes_are_one_session_that_passes(submit, tmp_path):
-    log = submit(*QUICK, suite=MEASURES).result(0)
-    assert log.count("test session starts") == 1
-    session = json.loads((tmp_path / "results.json").read_text())
-    (result,) = session["results"]
-    assert (result["platform"], len(result["runs"])) == ("cpun2", 1)
-
-
 def test_failure_of_one_rank_is_the_status_of_the_job_and_all_results_are_written(submit, tmp_path):
     log = submit(*QUICK, "--junitxml=junit.xml", suite=FAILS_ON_ONE_RANK).result(1)
     assert "of the second node" in log
@@ -68,32 +60,29 @@ def test_killed_rank_is_not_green(submit, tmp_path):
     assert job.status() != 0
 
 
-def test_arguments_reach_pytest_in_every_task_within_the_container(submit, tmp_path):
-    suite = """
-    import json, os, pathlib
-    def test_notes(pytestconfig):
-        noted = [list(pytestconfig.invocation_params.args), os.environ["SLURM_CPUS_PER_TASK"]]
-        pathlib.Path(f"noted-{os.environ['SLURM_PROCID']}").write_text(json.dumps(noted))
-    """
+def test_ranks_in_a_container_get_the_arguments_and_are_one_session_that_passes(submit, tmp_path):
     (tmp_path / "conftest.py").write_text(
         "def pytest_addoption(parser):\n    parser.addoption('--note', action='append')\n"
     )
     container = tmp_path / "apptainer"
     container.write_text(
-        f'#!/bin/sh\necho "$@" > container-$SLURM_PROCID\nshift 3\nexec {sys.executable} "$@"\n'
+        '#!/bin/sh\nprintf "%s\\n" "$SLURM_CPUS_PER_TASK" "$@" > called-$SLURM_PROCID\n'
+        f'shift 3\nexec {sys.executable} "$@"\n'
     )
     container.chmod(0o755)
-    arguments = [f"--note={word}" for word in ("a b", "it's", "$(touch hacked)", "*", "")]
-    submit(
+    arguments = [*QUICK, *(f"--note={word}" for word in ("a b", "it's", "$(touch hacked)", "*", ""))]
+    log = submit(
         *arguments,
-        suite=suite,
+        suite=MEASURES,
         options=["--cpus-per-task=2"],
-        PYTEST_ADDOPTS="-p no:cacheprovider",  # without the plugin each task is a pytest of its own
         ACCEL_CONTAINER=f"{container} exec my.sif",
         ACCEL_PYTHON="",
     ).result(0)
+    assert log.count("test session starts") == 1
+    (result,) = json.loads((tmp_path / "results.json").read_text())["results"]
+    assert (result["platform"], len(result["runs"])) == ("cpun2", 1)
     assert not (tmp_path / "hacked").exists()
     for rank in range(2):
-        assert (tmp_path / f"container-{rank}").read_text().startswith("exec my.sif python3 -m pytest ")
-        noted, cpus = json.loads((tmp_path / f"noted-{rank}").read_text())
-        assert (noted[1:], cpus) == (arguments, "2")
+        cpus, *words = (tmp_path / f"called-{rank}").read_text().splitlines()
+        assert cpus == "2"
+        assert words == ["exec", "my.sif", "python3", "-m", "pytest", "test_suite.py", *arguments]

@@ -14,7 +14,7 @@ from pytest_accel.stats.gate import Policy
 @pytest.mark.parametrize(("effect", "at_least", "at_most"), [(0.0, 0.0, 0.02), (1.5, 0.95, 1.0)])
 def test_gate_separates_no_change_from_a_slowdown_on_simulated_streams(effect, at_least, at_most):
     found = run_task(
-        Task(between_run_sd=0.01, baseline_runs=5, effect=effect, change="shift", trials=100, seed=20)
+        Task(between_run_sd=0.01, baseline_runs=5, effect=effect, change="shift", trials=200, seed=20)
     )
     assert at_least <= found.failed.mean() <= at_most
     assert not found.failed.any() or found.runs_used[found.failed].min() >= 2

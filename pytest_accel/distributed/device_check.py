@@ -6,7 +6,6 @@ product and a copy alone; then all ranks all-reduce over a range of sizes.
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -62,10 +61,6 @@ class Reading:
     rank: int
     device: str  # what tells it from its neighbours: model and UUID
     host: str
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.rate) and self.rate >= 0):
-            raise ValueError(f"{self.kind} on rank {self.rank}: {self.rate} is not a rate")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

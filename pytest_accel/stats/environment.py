@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from pytest_accel.stats.quantities import clipped, printable
+
 KEY_DIGITS = 12  # 48 bits: a store holds tens of environments, not millions
 
 # Titles of well-known fields, the most telling first: an upgrade of the driver or of a library
@@ -176,10 +178,7 @@ def _telling(change: Change) -> tuple[int, str]:
 
 def _shown(value: str) -> str:
     """Return a value shortened and without control characters: it comes from a file."""
-    printable = "".join(character if character.isprintable() else "?" for character in value)
-    if len(printable) <= _SHOWN_CHARACTERS:
-        return printable
-    return printable[: _SHOWN_CHARACTERS - 1] + "…"
+    return clipped(printable(value), _SHOWN_CHARACTERS)
 
 
 def safe_variables(environ: Mapping[str, str]) -> dict[str, str]:

@@ -171,8 +171,6 @@ def judge(
     Noise makes step times slow and hardly ever fast (`noise_only_slows`): one fast run then shows that the code can be fast.
     Runs beyond the last repeat are used at its levels; none is ever requested.
     """
-    require_runs("baseline", baseline)
-    require_runs("candidate", candidate)
     runs, repeats, sessions = len(baseline), len(candidate), count_sessions(baseline)
     policy, scale = resolve_policy(policy, lambda each: pooled_scale(baseline, candidate, each))
     before = centre(summaries(baseline))
@@ -246,7 +244,6 @@ def interval(runs: Sequence[RunSummary], policy: Policy) -> StepTime:
 
     It has the gate's prior of run-to-run noise: the rounds of a single run say nothing of the next one.
     """
-    require_runs("measured", runs)
     sessions, n = count_sessions(runs), len(runs)
     policy, scale = resolve_policy(policy, lambda each: scale_of(runs, each))
     width = scale.noise * math.sqrt(inflation(n) / effective_runs(n, sessions, policy))
@@ -375,11 +372,6 @@ def count_sessions(runs: Sequence[RunSummary]) -> int:
     return len({run.session for run in runs})
 
 
-def require_runs(group: str, runs: Sequence[RunSummary]) -> None:
-    if not runs:
-        raise ValueError(f"No {group} runs to judge. Give at least one.")
-
-
 # --- Student's t ------------------------------------------------------------------------------------
 
 _TINY = 1e-300  # keeps Lentz's recurrence from dividing by zero
@@ -393,10 +385,10 @@ def t_quantile(tail_probability: float, degrees_of_freedom: float) -> float:
 
     The upper tail is convex and falling for t > 0, so Newton from the left never overshoots: no bracket is needed.
     """
-    if not 0 < tail_probability < 1:
-        raise ValueError(f"tail_probability: {tail_probability!r} is not between 0 and 1 (both excluded).")
-    if not (degrees_of_freedom > 0 and math.isfinite(degrees_of_freedom)):
-        raise ValueError(f"degrees_of_freedom: {degrees_of_freedom!r} is not a positive, finite number.")
+    if not (0 < tail_probability < 1 and 0 < degrees_of_freedom < math.inf):  # it would not end
+        raise ValueError(
+            f"no quantile of {tail_probability!r} with {degrees_of_freedom!r} degrees of freedom"
+        )
     if tail_probability > 0.5:
         return -t_quantile(1 - tail_probability, degrees_of_freedom)
     t = 0.0

@@ -52,7 +52,9 @@ def merge(measurements: Iterable[Measurement]) -> Measurement:
     batch fits. The environment is rank 0's, with the identity of all ranks: one capped device of four is another machine.
     """
     ranks = sorted(measurements, key=lambda each: each.rank)
-    _check(ranks)
+    if len({len(each.run.rounds_s) for each in ranks}) > 1:
+        counts = ", ".join(f"rank {each.rank}: {len(each.run.rounds_s)}" for each in ranks)
+        raise ValueError(f"ranks measured different numbers of rounds ({counts})")
     first, runs = ranks[0], [each.run for each in ranks]
     environment = replace(
         first.environment, identity=merge_facts([each.environment.identity for each in ranks])
@@ -86,17 +88,6 @@ def merge_facts(facts: Sequence[Mapping[str, str]]) -> dict[str, str]:
     names = {name: None for each in facts for name in each}  # in their order
     values = {name: {each.get(name, "unknown") for each in facts} for name in names}
     return {name: " | ".join(sorted(found)) for name, found in values.items()}
-
-
-def _check(ranks: Sequence[Measurement]) -> None:
-    if not ranks:
-        raise ValueError("no rank to merge")
-    numbers = [each.rank for each in ranks]
-    if len(set(numbers)) < len(numbers):
-        raise ValueError(f"a rank came twice: {numbers}")
-    if len({len(each.run.rounds_s) for each in ranks}) > 1:
-        counts = ", ".join(f"rank {each.rank}: {len(each.run.rounds_s)}" for each in ranks)
-        raise ValueError(f"ranks measured different numbers of rounds ({counts})")
 
 
 def _merge_texts(ranks: Sequence[Measurement], texts: Callable[[Measurement], Iterable[str]]) -> list[str]:

@@ -32,7 +32,6 @@ from pytest_accel.stats.gate import (
     levels,
     loss,
     pooled,
-    require_runs,
     slowdown,
     sum_of_squares,
     summaries,
@@ -89,8 +88,6 @@ def judge_pairs(
     max_blocks: int = DEFAULT_BLOCKS,
 ) -> Verdict:
     """Judge the new environment by its pairs with the old one so far; between two tests nothing is decided."""
-    require_runs("old", old)
-    require_runs("new", new)
     policy, schedule, blocks = (
         paired_policy(tolerance, max_blocks),
         decision_points(max_blocks),

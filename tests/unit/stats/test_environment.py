@@ -113,12 +113,15 @@ class TestDiff:
     def test_long_and_unprintable_values_stay_on_one_line(self):
         old, new = environment({"kernel": "a\n\x1b[31m"}), environment({"kernel": "b" * 500})
         text = describe(diff(old, new))
-        assert text.startswith("kernel a??[31m -> bbb")
+        assert text.startswith(r"kernel a\n\x1b[31m -> bbb")
         assert len(text) < 100
         assert text.isprintable()
 
     def test_a_change_beyond_what_is_shown_is_still_told(self):
-        old, new = environment({"kernel": "b" * 99 + "1"}), environment({"kernel": "b" * 99 + "2"})
+        old, new = (
+            environment({"kernel": f"{'b' * 50}1{'b' * 50}"}),
+            environment({"kernel": f"{'b' * 50}2{'b' * 50}"}),
+        )
         assert "kernel changed" in describe(diff(old, new))
 
     @given(old=facts, new=facts)

@@ -86,11 +86,6 @@ def test_looks_are_at_most_five_and_the_last_one_has_all_groups(most):
     assert looks[-1] == most
 
 
-def test_no_runs_are_refused():
-    with pytest.raises(ValueError, match="at least one"):
-        judge_pairs([], [])
-
-
 # --- the estimate ---------------------------------------------------------------------------------
 
 

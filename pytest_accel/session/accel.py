@@ -37,6 +37,7 @@ from pytest_accel.options import Settings
 from pytest_accel.platforms.catalogue import PlatformName
 from pytest_accel.platforms.machine import DetectedDevice
 from pytest_accel.session.device import (
+    BINDING,
     environment_of,
     exclusive_devices,
     fail_plainly,
@@ -212,6 +213,7 @@ class Accel:
             rank=self.ranks.rank,
             host=host.node(),
             device=(self.hardware and self.hardware.uuid) or self.device_.name,
+            binding=self.item.config.stash.get(BINDING, ""),
         )
         merged = merge(self.ranks.gather(mine))
         gates, missed = select_gates(

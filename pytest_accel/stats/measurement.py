@@ -37,6 +37,7 @@ class Measurement:
     rank: int = 0
     host: str = ""  # name of the node
     device: str = ""  # equal for ranks of one host that share a device
+    binding: str = ""  # CPUs that the process is bound to
     ranks: tuple[Measurement, ...] = ()  # by rank, where there were several
 
     @property

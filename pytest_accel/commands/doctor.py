@@ -61,8 +61,9 @@ def doctor(args: argparse.Namespace) -> int:
         catalogue = load_catalogue(user_platforms(find_project(Path.cwd()).root / "pyproject.toml"))
         machine = detect(catalogue)
         found = _machine_json(machine, catalogue)
-        lines = [*_machine_lines(machine), *_platform_lines(machine, catalogue), ""]
-        roots = checks.Roots(data=data_folder(args), baselines=baselines_folder(args))
+        baselines = baselines_folder(args)
+        lines = [*_machine_lines(machine), *_platform_lines(machine, catalogue, baselines), ""]
+        roots = checks.Roots(data=data_folder(args), baselines=baselines)
         findings = checks.examine(roots, os.environ)
     if args.json:
         print(json.dumps({**found, "findings": to_plain(findings)}, indent=2))
@@ -88,12 +89,12 @@ def _machine_lines(machine: Machine) -> Iterator[str]:
         yield "             Name it in pyproject.toml: [tool.pytest-accel.platforms.NAME] patterns = ['…']"
 
 
-def _platform_lines(machine: Machine, catalogue: Catalogue) -> Iterator[str]:
+def _platform_lines(machine: Machine, catalogue: Catalogue, baselines: Path) -> Iterator[str]:
     """Yield the platforms that this machine is, then why it is not the others of its devices."""
     satisfied = machine.satisfied(catalogue)
     yield "platforms"
     for name in satisfied:
-        yield f"  {name:<13}baselines/{machine.disk_name(catalogue.parse(name))}/"
+        yield f"  {name:<13}{baselines / machine.disk_name(catalogue.parse(name))}/"
     here = {"cpu", *(device.key for device in machine.devices)}
     others = [catalogue.parse(name) for name in catalogue.names() if name not in satisfied]
     for each in others:

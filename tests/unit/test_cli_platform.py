@@ -54,6 +54,7 @@ def test_platforms_of_the_project_are_known(on):
     gpus = [FakeGpu(name="NVIDIA A40", memory_mib=46068)]
     assert "not in the catalogue" in on(gpus)
     assert "mybox        baselines/mybox/" in on(gpus, pyproject=pyproject)
+    assert "mybox        kept/mybox/" in on(gpus, "--baselines", "kept", pyproject=pyproject)
 
 
 def test_a_wrong_project_file_is_one_clear_error(on):

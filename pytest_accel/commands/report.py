@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def report(args: argparse.Namespace) -> int:
     """Write the HTML report of a session: of results in a file, or of the history's newest session."""
     from pytest_accel.report.page import write_page
-    from pytest_accel.stats.quantities import printable
+    from pytest_accel.stats.quantities import counted, printable
 
     history = history_file(args)
     session = _session(args, history)
@@ -36,7 +36,7 @@ def report(args: argparse.Namespace) -> int:
         raise ValueError(
             f"{output} cannot be written: {error.strerror}. Name another file with -o."
         ) from None
-    print(f"{output}: {len(session.results)} benchmarks of session {printable(session.session)}")
+    print(f"{output}: {counted(len(session.results), 'benchmark')} of session {printable(session.session)}")
     return 0
 
 

@@ -34,7 +34,7 @@ def test_the_newest_session_of_the_history_is_shown_with_its_past(tmp_path, caps
     history.append(make_session([make_result()], session="first", at="2026-11-13T03:00:00+00:00"))
     history.append(make_session([make_result()], session="second", at="2026-11-14T03:00:00+00:00"))
     assert main(["report", "-o", "out/page.html"]) == 0
-    assert "session second" in capsys.readouterr().out
+    assert "1 benchmark of session second" in capsys.readouterr().out
     page = (tmp_path / "out" / "page.html").read_text()
     assert '"2026-11-13T03:00:00+00:00","first"' in page
     assert main(["report", "--session", "fir"]) == 0

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import io
+import json
+import os
 import shlex
 import signal
 import subprocess
 import sys
 import sysconfig
 import time
-from dataclasses import replace
+from collections.abc import Iterable
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 
+from pytest_accel.cli import main
 from pytest_accel.stats.gate import Outcome
 from pytest_accel.stats.results import Ending, Result
 from pytest_accel.stats.run import Run
-from pytest_accel.storage.results import read_results
+from pytest_accel.storage.results import read_results, write_results
 from tests.deploy.project import CLOCK
-from tests.support.results import NOW, THEN, make_result
-from tests.support.sites import Site
+from tests.support.results import NOW, THEN, make_result, make_session
 
 LONG_S = 300.0  # of waiting for a process; only a broken test waits so long
 
@@ -85,23 +93,65 @@ def measured(step_s: float, side: str, name: str = "test_a", **more: object) -> 
     return replace(made, runs=(run,), environment=environment.key, verdicts=(), changes=(), **more)
 
 
-class UpgradeSite(Site):
+@dataclass(slots=True)
+class Site:
+    """A folder in which somebody compares two environments, with stand-ins for both."""
+
+    root: Path
+    environ: dict[str, str]
+
     def command(self, *words: str, old: str = "", new: str = "") -> list[str]:
-        sides = [old or self.stand_in("old"), new or self.stand_in("new")]
-        return ["upgrade", *sides, "--keep", "kept", *words]
+        """Return the command's arguments; stand-ins where nothing else is named."""
+        stand_in = [shlex.join([sys.executable, "stand_in.py", side]) for side in ("old", "new")]
+        return ["upgrade", old or stand_in[0], new or stand_in[1], "--keep", "kept", *words]
 
     def upgrade(self, *words: str, old: str = "", new: str = "") -> subprocess.CompletedProcess[str]:
-        """The command, in this process; stand-ins where nothing else is named."""
-        return self.run(self.command(*words, old=old, new=new))
+        """Run the command in this process."""
+        arguments = self.command(*words, old=old, new=new)
+        out, err = io.StringIO(), io.StringIO()
+        with (
+            redirect_stdout(out),
+            redirect_stderr(err),
+            chdir(self.root),
+            mock.patch.dict(os.environ, self.environ, clear=True),
+        ):
+            status = main(arguments)
+        return subprocess.CompletedProcess(arguments, status, out.getvalue(), err.getvalue())
+
+    def left(self, name: str, results: Iterable[Result]) -> None:
+        """Write what a stand-in is to leave."""
+        write_results(self.root / f"made-{name}.json", make_session(results))
+
+    def calls(self) -> list[tuple[Any, ...]]:
+        """Return the calls of stand-ins in order, as each noted its own."""
+        path = self.root / "called"
+        return [tuple(json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
 
     def turns(self) -> list[str]:
         return [stem for stem, _, _ in self.calls()]
 
+    def kept(self, name: str) -> dict[str, Any]:
+        return json.loads((self.root / name).read_text())
+
 
 @pytest.fixture
-def site(tmp_path) -> UpgradeSite:
-    files = {"conftest.py": CLOCK, "test_tiny.py": SUITE, "stand_in.py": STAND_IN}
-    made = UpgradeSite.at(tmp_path / "site", files)
+def site(tmp_path) -> Site:
+    root = tmp_path / "site"
+    root.mkdir()
+    files = {"pytest.ini": "[pytest]\n", "conftest.py": CLOCK, "test_tiny.py": SUITE, "stand_in.py": STAND_IN}
+    for name, text in files.items():
+        (root / name).write_text(text)
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTEST_", "GITHUB_", "CI_", "SLURM_"))
+    }
+    environ = {
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # other plugins of this environment cost a second in every process
+        "PYTEST_ADDOPTS": "-p benchmark -p accel -p no:cacheprovider",
+    }
+    made = Site(root, inherited | environ)
     made.left("old", [measured(0.04, "old")])
     made.left("new", [measured(0.04, "new")])
     return made

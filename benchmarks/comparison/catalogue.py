@@ -197,11 +197,7 @@ ALL = (
             model="zoo/bert-base",
             batch_size=32,
             options={"sequence": sequence, "millions": 108.9, **BERT},
-            small={
-                "model": "zoo/bert-tiny",
-                "batch_size": 4,
-                "options": {"sequence": 64, "millions": None},
-            },
+            small={"model": "zoo/bert-tiny", "batch_size": 4, "options": {"sequence": 64, "millions": None}},
         )
         for sequence in (384, 128)
     ),

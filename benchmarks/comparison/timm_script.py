@@ -188,10 +188,7 @@ def main() -> None:
     parser.add_argument("--block-seconds", type=float, required=True)
     options = parser.parse_args()
     device = torch.device(options.device)
-    with (
-        backend_flags(device),
-        closing(our_step(COMPARISONS[options.name].on(device.type), device)) as step,
-    ):
+    with backend_flags(device), closing(our_step(COMPARISONS[options.name].on(device.type), device)) as step:
         time_steps(step, device, WARM_STEPS)
         steps = steps_for(options.block_seconds, time_steps(step, device, TRIED_STEPS))
         step_s = time_steps(step, device, steps)

@@ -26,8 +26,8 @@ def main(first, second):
 
 def read(path):
     session = json.loads(Path(path).read_text(encoding="utf-8"))
-    if session.get("kind") != "pytest-accel results" or session.get("schema_version") != 1:
-        sys.exit(f"{path}: not what `pytest --accel-json` writes, in version 1 of its schema.")
+    if session.get("kind") != "pytest-accel results" or session.get("schema_version") != 2:
+        sys.exit(f"{path}: not what `pytest --accel-json` writes, in version 2 of its schema.")
     return session
 
 

@@ -41,14 +41,7 @@ from pytest_accel.stats.environment import TITLES, VARIABLE_PREFIX, VARIABLE_PRE
 from pytest_accel.stats.gate import Policy, Verdict, loss, policy_at_noise, resolution_factor
 from pytest_accel.stats.measurement import Measurement
 from pytest_accel.stats.metric_gates import MEASURED, NAMES
-from pytest_accel.stats.quantities import (
-    gibibytes,
-    parse_fraction,
-    parse_seconds,
-    percent,
-    seconds,
-    si,
-)
+from pytest_accel.stats.quantities import gibibytes, parse_fraction, parse_seconds, percent, seconds, si
 from pytest_accel.stats.results import Status
 from pytest_accel.storage.baselines import BaselineStore
 from pytest_accel.storage.comparison import CHOICES

@@ -187,8 +187,8 @@ def test_every_node_without_a_partition_says_how_it_is_called(tmp_path, environm
 
 def test_nodes_that_can_run_something_are_told_by_their_state(tmp_path, environment):
     folder = copied("site", tmp_path)
-    healthy = ("idle", "mix", "alloc", "comp", "plnd", "idle-", "mix-", "alloc-", "alloc+", "idle~", "idle#")
-    sick = (
+    healthy = ["idle", "mix", "alloc", "comp", "plnd", "idle-", "mix-", "alloc-", "alloc+", "idle~", "idle#"]
+    sick = [
         "idle*",
         "alloc*",
         "down",
@@ -201,7 +201,7 @@ def test_nodes_that_can_run_something_are_told_by_their_state(tmp_path, environm
         "idle%",
         "resv",
         "unk",
-    )
+    ]
     states = {f"node{at:02}": state for at, state in enumerate((*healthy, *sick))}
     done = every_node(folder, with_nodes(folder, environment, states), "gpu", "-m", "a40")
     assert done.returncode == 0

@@ -108,14 +108,7 @@ def environment(folder: Path, names: set[str]) -> Path:
 
 
 def pip(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        str(folder / "bin/python"),
-        "--disable-pip-version-check",
-    ]
+    command = [sys.executable, "-m", "pip", "--python", folder / "bin/python", "--disable-pip-version-check"]
     done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=LONG_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done

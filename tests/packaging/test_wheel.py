@@ -56,14 +56,9 @@ def test_the_sdist_holds_what_make_test_needs(built):
     ] == []
 
 
-def test_nothing_tells_of_this_machine(built):
+def test_the_wheel_has_the_version_and_no_path_of_this_machine(built, in_bare):
     with zipfile.ZipFile(built.wheel) as file:
-        telling = [each for each in file.namelist() if str(ROOT).encode() in file.read(each)]
-    assert telling == []
-
-
-def test_the_version_is_of_one_place(built, in_bare):
-    with zipfile.ZipFile(built.wheel) as file:
+        assert [each for each in file.namelist() if str(ROOT).encode() in file.read(each)] == []
         told = file.read(f"{INFO}/METADATA").decode()
     assert f"\nVersion: {pytest_accel.__version__}\n" in told
     assert built.sdist.name == f"pytest_accel-{pytest_accel.__version__}.tar.gz"
@@ -139,16 +134,8 @@ def node_ids(output: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def of_the_checkout() -> list[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "bench_suites",
-        "--collect-only",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-    ]
+    options = ("--collect-only", "-q", "-p", "no:cacheprovider")
+    command = [sys.executable, "-m", "pytest", "bench_suites", *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=LONG_S)
     return node_ids(done.stdout)
 

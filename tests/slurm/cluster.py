@@ -23,22 +23,12 @@ from signal import SIGKILL, SIGTERM
 
 from tests.support.waiting import eventually
 
-PROGRAMS = [
-    "munged",
-    "mungekey",
-    "slurmctld",
-    "slurmd",
-    "sbatch",
-    "srun",
-    "squeue",
-    "scancel",
-    "scontrol",
-    "sinfo",
-]
+PROGRAMS = (
+    *("munged", "mungekey", "slurmctld", "slurmd"),
+    *("sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo"),
+)
 LONG_S = 60.0  # of waiting for a daemon; only a broken one takes so long
 _SBIN = "/usr/local/sbin:/usr/sbin:/sbin"  # where daemons are, and often not on a user's PATH
-
-_CONTROLLER = ("slurmctld", "-D")
 
 # No cgroups, no accounting, no systemd: what a container has not. The scheduler is made eager, and what
 # is killed has two seconds instead of thirty, so that tests are short.
@@ -71,7 +61,6 @@ MessageTimeout=5
 GresTypes=gpu
 {nodes}
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
-PartitionName=small Nodes={first} MaxTime=INFINITE State=UP
 """
 
 
@@ -201,7 +190,7 @@ def _configure(folder: Path, nodes: int, gpus: int) -> Cluster:
         for name, port in zip(names, ports, strict=True)
     )
     (folder / "slurm.conf").write_text(
-        _CONFIGURATION.format(controller=controller, folder=folder, nodes=described, first=names[0])
+        _CONFIGURATION.format(controller=controller, folder=folder, nodes=described)
     )
     (folder / "gres.conf").write_text(
         "".join(f"NodeName={name} Name=gpu File={device}\n" for name in names for device in devices)
@@ -220,7 +209,7 @@ def _start(running: Cluster) -> None:
     options = [f"--{option}={folder}/munge.{suffix}" for option, suffix in files.items()]
     running.daemon("munged", "munged", "--foreground", "--force", *options)
     running.await_that((folder / "munge.socket").exists, "munge's socket")
-    running.daemon("slurmctld", *_CONTROLLER, "-c")
+    running.daemon("slurmctld", "slurmctld", "-D", "-c")
     for name in running.nodes:
         running.daemon(f"slurmd-{name}", "slurmd", "-D", "-c", "-N", name)
     running.await_that(lambda: running.states() == ["idle"] * len(running.nodes), "idle nodes")

@@ -63,13 +63,7 @@ NOW = Environment(
     },
 )
 CHANGES = diff(THEN, NOW)
-NO_RUNS = {
-    Ending.FAILED,
-    Ending.SKIPPED,
-    Ending.NOT_MEASURED,
-    Outcome.VANISHED,
-    Outcome.DOES_NOT_FIT,
-}
+NO_RUNS = {Ending.FAILED, Ending.SKIPPED, Ending.NOT_MEASURED, Outcome.VANISHED, Outcome.DOES_NOT_FIT}
 NO_BASELINE = {*NO_RUNS, Ending.RECORDED, Outcome.NO_BASELINE}
 FAILING = {Outcome.REGRESSED, Outcome.INVALID, Ending.FAILED}
 

@@ -27,7 +27,7 @@ PROGRAMS = (
     *("munged", "mungekey", "slurmctld", "slurmd"),
     *("sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo"),
 )
-LONG_S = 60.0  # of waiting for a daemon; only a broken one takes so long
+LONG_S = 180.0  # of waiting for a daemon or a job; only a broken one takes so long
 _SBIN = "/usr/local/sbin:/usr/sbin:/sbin"  # where daemons are, and often not on a user's PATH
 
 # No cgroups, no accounting, no systemd: what a container has not. The scheduler is made eager, and what

@@ -256,9 +256,12 @@ class TestRendezvous:
         text = start(
             "import os, time\n"
             "def load():\n"
+            "    while not os.path.exists('calls'): time.sleep(0.05)\n"
+            "    time.sleep(0.5)\n"  # until rank 0 has connected
             "    open('hangs', 'w').close()\n"
             "    time.sleep(3600)\n"
-            "if os.environ['RANK'] == '1': load()\n",
+            "if os.environ['RANK'] == '1': load()\n"
+            "open('calls', 'w').close()\n",
             rendezvous_s=1000,
         )
         assert text.startswith("not all ranks connected within 1000 s (accel_rendezvous)")

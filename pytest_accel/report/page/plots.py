@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pytest_accel.platforms.catalogue import parse_name
+from pytest_accel.platforms.catalogue import PlatformNameError, parse_name
 from pytest_accel.report.columns import units_per_wh
 from pytest_accel.report.history import unchanged
 from pytest_accel.report.terminal import changed
@@ -193,7 +193,10 @@ def scalings(results: Sequence[Result]) -> list[dict[str, object]]:
         figure = result.scaling
         if figure is None or not (figure.efficiency > 0 and figure.speedup > 0):
             continue
-        few = parse_name(figure.against).devices
+        try:
+            few = parse_name(figure.against).devices
+        except PlatformNameError:  # in a results file of another site
+            continue
         many = round(few * figure.speedup / figure.efficiency)
         lines[result.name].setdefault(few, (1.0, f"{figure.against}: 100.0 %"))
         text = f"{result.platform}: {percent(figure.efficiency)}, {figure.speedup:.2f} x {figure.against} ({figure.kind})"

@@ -372,6 +372,9 @@ def test_sweep_is_drawn_with_the_published_figures_beside_it():
 def test_scaling_begins_at_the_smaller_platform_and_energy_stays_within_a_unit():
     (plot,) = scalings(scaled())
     assert [[x, y] for x, y, _ in plot["lines"][0]["points"]] == [[1, 1.0], [4, 0.93]]
+    unknown = [replace(each, scaling=replace(each.scaling, against="?")) for each in scaled() if each.scaling]
+    assert unknown
+    assert scalings(unknown) == []
     tokens = make_result(name="test_gpt", unit="tokens")
     assert energies([make_result(), tokens]) == []
     (plot,) = energies([make_result(), make_result(name="test_other"), tokens])

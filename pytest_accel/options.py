@@ -221,7 +221,7 @@ class Settings:
     )
     lock: Literal["wait", "fail", "off"] = _choice(
         "wait",
-        "while another session measures on the same device: wait (default), fail, or measure beside it (off)",
+        "while another session measures on the same GPU: wait (default), fail, or measure beside it (off)",
         *("wait", "fail", "off"),
         on_command_line=False,
     )

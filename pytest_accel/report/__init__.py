@@ -1,1 +1,1 @@
-"""What the user reads: verdict lines and the table."""
+"""Text for users: the table of verdicts, terminal, Markdown, HTML page, GitHub, comparisons."""

@@ -20,7 +20,7 @@ from pytest_accel.report.verdicts import (
     finding_subject,
     headline_of,
     in_order,
-    is_settled,
+    is_resolved,
     needs_attention,
     status_word,
     word,
@@ -73,15 +73,15 @@ def render_summary(session: SessionResults) -> str:
     name = _namer(results)
     failed = [result for result in results if result.failed]
     attention = [result for result in results if needs_attention(result)]
-    settled = [result for result in results if not result.failed and not needs_attention(result)]
-    folded = settled if len(settled) > _FOLDED_FROM else []
+    resolved = [result for result in results if not result.failed and not needs_attention(result)]
+    folded = resolved if len(resolved) > _FOLDED_FROM else []
     blocks = [
         _headline(session),
         _items(failed, name),
         _section("Changed since the baseline", _changes([*failed, *attention], name)),
         _section("Needs attention", _items(attention, name)),
         _section("The machine", _machine(session)),
-        _section("Verdicts", _table([*failed, *attention, *([] if folded else settled)], name)),
+        _section("Verdicts", _table([*failed, *attention, *([] if folded else resolved)], name)),
         _folded(counts(word(result.status) for result in folded), _table(folded, name)),
         _section("Reproduce", _reproduce(session, failed)),
     ]
@@ -224,7 +224,7 @@ def _table(results: Sequence[Result], name: _Namer) -> list[str]:
 
 
 def _row(result: Result, name: _Namer) -> dict[str, str]:
-    unsettled = not is_settled(result.status) or result.status is Outcome.OK
+    unresolved = not is_resolved(result.status) or result.status is Outcome.OK
     scaling = result.scaling
     return {
         "verdict": f"**{status_word(result)}**" if result.failed else status_word(result),
@@ -232,7 +232,7 @@ def _row(result: Result, name: _Namer) -> dict[str, str]:
         "platform": code(result.platform, characters=80, in_table=True),
         "throughput>": _rate(result.throughput, f" {result.unit}/s" if result.unit else ""),
         "baseline>": _rate(result.baseline_throughput, ""),
-        "change": prose(change(result) if unsettled else result.text, characters=200),
+        "change": prose(change(result) if unresolved else result.text, characters=200),
         "scaling": f"{percent(scaling.efficiency)} of {prose(scaling.against, characters=80)}"
         if scaling
         else "",

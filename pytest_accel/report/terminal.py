@@ -57,7 +57,7 @@ def vanished_text(node_id: str) -> str:
 
 def platform_text(found: PlatformShift) -> str:
     """Return what all benchmarks of a platform lost together, without its name."""
-    seen = [f"{name} {100 * change:+.1f} %" for name, change in found.witnesses.items()]
+    seen = [f"{name} {100 * change:+.1f} %" for name, change in found.device_changes.items()]
     beside = f"; {', '.join(seen)}" if seen else ""
     return (
         f"{found.slower} of {found.members} benchmarks slower together, by {percent(found.loss)} (at least "

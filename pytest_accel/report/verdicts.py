@@ -143,7 +143,7 @@ def fails(outcome: Status, settings: Settings) -> bool:
     return bool(getattr(settings, effect) == "fail")
 
 
-def is_settled(status: Status) -> bool:
+def is_resolved(status: Status) -> bool:
     """Return whether nothing has to be done about it."""
     return VERDICTS[status].tone in ("good", "mute")
 
@@ -155,7 +155,7 @@ def rank(status: Status) -> int:
 
 def shown_status(result: Result) -> Status:
     """Return what a result counts as: one that failed in its teardown has failed, whatever its verdict."""
-    fine = is_settled(result.status) or result.status is Outcome.IMPROVED
+    fine = is_resolved(result.status) or result.status is Outcome.IMPROVED
     return Ending.FAILED if result.failed and fine else result.status
 
 
@@ -165,7 +165,7 @@ def status_word(result: Result) -> str:
 
 def needs_attention(result: Result) -> bool:
     """Return whether it fails nothing, and should be looked at all the same."""
-    return not result.failed and not is_settled(result.status)
+    return not result.failed and not is_resolved(result.status)
 
 
 def in_order(results: Iterable[Result]) -> list[Result]:
@@ -186,7 +186,7 @@ def _order(result: Result) -> tuple[int, bool, int, float]:
 def deciding(result: Result) -> list[Verdict]:
     """Return the verdicts that gave a result its status, of throughput or of metrics; of throughput where none did."""
     found = [verdict for verdict in result.verdicts if verdict.outcome is result.status]
-    if is_settled(result.status) or result.status is Outcome.IMPROVED:
+    if is_resolved(result.status) or result.status is Outcome.IMPROVED:
         found = found[:1]
     return found or list(result.verdicts[:1])
 

@@ -147,7 +147,7 @@ class Judgement:
 
     verdicts: tuple[Verdict, ...] = ()  # of the throughput first, then of gated metrics
     outcome: Outcome | None = None  # the worst of them; None where nothing was judged
-    changes: tuple[Change, ...] = ()  # of the environment, the most telling first
+    changes: tuple[Change, ...] = ()  # of the environment, most likely causes first
     unchanged: bool = False  # the very same runs
     why_not: str = ""
     failed: bool = False  # it was measured badly or not at all, so that a loss could hide here

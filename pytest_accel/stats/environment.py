@@ -13,7 +13,7 @@ from pytest_accel.stats.quantities import clipped, printable
 
 KEY_DIGITS = 12  # 48 bits: a store holds tens of environments, not millions
 
-# Titles of well-known fields, the most telling first: an upgrade of the driver or of a library
+# Titles of well-known fields, most likely causes first: an upgrade of the driver or of a library
 # explains a slower step more often than anything below it. Fields not listed follow alphabetically.
 TITLES: Mapping[str, str] = {
     "device_name": "device",
@@ -149,7 +149,7 @@ def fingerprint(value: object) -> str:
 
 
 def diff(old: Environment, new: Environment) -> tuple[Change, ...]:
-    """Return the changes of the context, the most telling first."""
+    """Return the changes of the context, most likely causes first."""
     return _changes(old.context, new.context)
 
 
@@ -160,7 +160,7 @@ def diff_identity(old: Environment, new: Environment) -> tuple[Change, ...]:
 
 def describe(changes: Iterable[Change]) -> str:
     """Return one line: `cuDNN 9.10 -> 9.19, NCCL 2.27 -> 2.28`; empty when nothing changed."""
-    return ", ".join(str(change) for change in sorted(changes, key=_telling))
+    return ", ".join(str(change) for change in sorted(changes, key=_by_likelihood))
 
 
 def _changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[Change, ...]:
@@ -169,10 +169,10 @@ def _changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[Change, ..
         for name in old.keys() | new.keys()
         if old.get(name) != new.get(name) and name.removeprefix(VARIABLE_PREFIX) not in _SET_ON_IMPORT
     )
-    return tuple(sorted(changes, key=_telling))
+    return tuple(sorted(changes, key=_by_likelihood))
 
 
-def _telling(change: Change) -> tuple[int, str]:
+def _by_likelihood(change: Change) -> tuple[int, str]:
     return _RANK.get(change.name, len(_RANK)), change.name
 
 
@@ -191,7 +191,7 @@ def safe_variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def safe_arguments(arguments: Sequence[str]) -> tuple[str, ...]:
-    """Return a command line that may be published: values of options with telling names, and whatever looks like a credential."""
+    """Return a command line with secrets redacted: values of options named like one, and what looks like a credential."""
     safe = []
     of_secret = False  # the word before was an option whose value this is
     for word in arguments:

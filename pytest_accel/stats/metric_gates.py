@@ -26,7 +26,7 @@ from pytest_accel.stats.run import Run, median_error
 FEWEST_MEMBERS = 8  # of fewer, two that regressed could pass for the machine
 LEVEL = 0.02  # one-sided, of c beyond half the tolerance: the gate's own after the fourth repeat
 SIGN_LEVEL = 0.05  # chance that a fair coin gives as many slower benchmarks: 7 of 8, 15 of 20
-_WITNESSES = {"SM clock": "sm_clock_mhz", "power": "power_mean_w"}  # metrics that may explain it
+_DEVICE_METRICS = {"SM clock": "sm_clock_mhz", "power": "power_mean_w"}  # metrics that may explain it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class PlatformShift:
     members: int
     tolerance: float  # their median
     regressed: bool  # whether c counts: it is one failure, and each benchmark is judged on the rest
-    witnesses: Mapping[str, float] = field(default_factory=dict)  # relative changes of clocks and power
+    device_changes: Mapping[str, float] = field(default_factory=dict)  # relative changes of clocks and power
 
     @property
     def loss(self) -> float:
@@ -77,7 +77,7 @@ def judge_platform_shift(members: Sequence[ShiftMember]) -> PlatformShift | None
         members=len(members),
         tolerance=tolerance,
         regressed=is_common and any(each.regressed for each in members),
-        witnesses=_changes(members),
+        device_changes=_changes(members),
     )
 
 
@@ -122,7 +122,7 @@ def without_shift(c: float, runs: Iterable[Run]) -> list[Run]:
 def _changes(members: Sequence[ShiftMember]) -> dict[str, float]:
     """Return the median change of clocks and power over the benchmarks that have both values."""
     found: dict[str, float] = {}
-    for shown, name in _WITNESSES.items():
+    for shown, name in _DEVICE_METRICS.items():
         ratios = [
             now / then - 1
             for each in members

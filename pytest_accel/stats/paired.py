@@ -334,7 +334,7 @@ class Decision(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedComparison:
     rows: tuple[PairedBenchmark, ...]  # in the order of the sessions
-    changes: tuple[Change, ...] = ()  # of the environment, the most telling first
+    changes: tuple[Change, ...] = ()  # of the environment, most likely causes first
     notes: tuple[str, ...] = ()
 
     def count(self, *effects: Effect) -> int:

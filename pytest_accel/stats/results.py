@@ -97,7 +97,7 @@ class Result:
     baseline: tuple[Run, ...] = ()  # the stored runs that they were judged against
     verdicts: tuple[Verdict, ...] = ()  # of its throughput first, then of the metrics it gates
     environment: str = ""  # the key of the one it was measured in
-    changes: tuple[Change, ...] = ()  # since the baseline, the most telling first
+    changes: tuple[Change, ...] = ()  # since the baseline, most likely causes first
     scaling: ScalingFigure | None = None
     references: tuple[ReferenceFigure, ...] = ()
 
@@ -285,8 +285,8 @@ def cost_line(spent: Iterable[BenchmarkCost], noun: str) -> str:
         f"{seconds(held_s / decided)} each" if decided > 1 else "",
         f"{device_s:,.0f} device-seconds" if device_s else "",
     ]
-    dearest = max(paid, key=lambda each: each.held_s)
-    most = f"; the most for {dearest.name}, {seconds(dearest.held_s)}" if len(paid) > 1 else ""
+    costliest = max(paid, key=lambda each: each.held_s)
+    most = f"; the most for {costliest.name}, {seconds(costliest.held_s)}" if len(paid) > 1 else ""
     return (
         f"note: {counted(decided, noun)}{without} in {', '.join(filter(None, total))}: {percent(measuring, 0)} measuring, "
         f"{percent(warming, 0)} compiling and warming up, {percent(max(0.0, 1 - measuring - warming), 0)} starting, "

@@ -245,7 +245,7 @@ def _doctor_line(pressing: Sequence[Mapping[str, Scalar]]) -> str:
 
 
 def _attention(session: SessionResults) -> list[dict[str, object]]:
-    """Return a group for each status that failed nothing and is not settled: how many, what it means, what to do."""
+    """Return a group for each status that failed nothing and is not resolved: how many, what it means, what to do."""
     groups: dict[Status, list[Result]] = {}
     for result in in_order(filter(needs_attention, session.results)):
         groups.setdefault(result.status, []).append(result)

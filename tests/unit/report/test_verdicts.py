@@ -13,7 +13,7 @@ from pytest_accel.report.verdicts import (
     VERDICTS,
     fails,
     in_order,
-    is_settled,
+    is_resolved,
     shown_status,
 )
 from pytest_accel.stats.gate import Estimate, Outcome, Verdict
@@ -33,13 +33,13 @@ def test_every_status_has_a_row_and_outcomes_are_ten_at_most():
 def test_row_is_complete(status, row):
     assert row.word.lower() == status.value
     assert row.meaning.endswith(".")
-    assert row.remedy.endswith(".") or is_settled(status)
+    assert row.remedy.endswith(".") or is_resolved(status)
     assert f'id="i-{row.icon}"' in (ROOT / "pytest_accel/report/page/assets/page.html").read_text()
 
 
 def test_what_needs_attention_is_in_capitals():
     lower = {status for status, row in VERDICTS.items() if row.word.islower()}
-    assert lower == {*filter(is_settled, VERDICTS), Outcome.IMPROVED}
+    assert lower == {*filter(is_resolved, VERDICTS), Outcome.IMPROVED}
 
 
 def test_letters_differ():

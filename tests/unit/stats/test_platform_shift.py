@@ -106,10 +106,10 @@ def test_clocks_and_power_stand_beside_it_where_runs_have_them():
     )
     found = judge_platform_shift(suite(*[0.08] * 8, now=now, then=then))
     assert found is not None
-    assert found.witnesses == pytest.approx({"SM clock": -0.03, "power": -0.1})
+    assert found.device_changes == pytest.approx({"SM clock": -0.03, "power": -0.1})
     plain = judge_platform_shift(suite(*[0.08] * 8))
     assert plain is not None
-    assert plain.witnesses == {}
+    assert plain.device_changes == {}
 
 
 class TestTheRest:

@@ -14,7 +14,7 @@ from pytest_accel.stats.quantities import counted
 from pytest_accel.stats.results import Ending, Result, SessionResults
 from pytest_accel.storage.baselines import MAX_BYTES, PUBLISHED, BaselineError, BaselineFile, parse
 from pytest_accel.storage.codec import loads
-from pytest_accel.storage.files import StorageError, decode_text, format_errors, read_revision, read_text
+from pytest_accel.storage.files import StorageError, format_errors, read_text
 from pytest_accel.storage.references import (
     METRICS,
     RELATIVE_ONLY,
@@ -259,8 +259,6 @@ def _judged(groups: Sequence[Group], sides: Sequence[Side], tolerance: float | N
 
 # --- sources ----------------------------------------------------------------------------------------
 
-_GIT = "git:"
-
 
 class SourceError(ValueError):
     """A name that means no set; the message says what there is and what to write."""
@@ -287,10 +285,8 @@ def read_sources(names: Sequence[str], baselines: Path) -> list[ComparisonSource
 
 
 def find_source(name: str, baselines: Path) -> ComparisonSource:
-    """Return the set that a name means: a revision, a platform, a study, else a path, which `./` says outright."""
+    """Return the set that a name means: a platform, a study, else a path, which `./` says outright."""
     path, platform = Path(name), baselines / name
-    if name.startswith(_GIT) or (":" in name and not path.exists()):
-        return _of_revision(name.removeprefix(_GIT), baselines)
     if name and "/" not in name and name not in (PUBLISHED, ".", "..") and platform.is_dir():
         return _of_files(name, read_folder(platform), f"baselines in {platform}")
     if (published_folder(baselines) / f"{name.partition('/')[0]}.json").is_file():
@@ -312,7 +308,7 @@ def _unknown(name: str, baselines: Path) -> str:
     hint = f" Did you mean {near[0]}?" if near else ""
     return (
         f"{name!r} is nothing to compare.{hint} There are, in {baselines}: platforms {', '.join(platforms) or 'none'}; "
-        f"studies {', '.join(studies) or 'none'}. Or name a folder of baselines, a file of --accel-json, or git:REVISION."
+        f"studies {', '.join(studies) or 'none'}. Or name a folder of baselines, or a file of --accel-json."
     )
 
 
@@ -349,29 +345,6 @@ def _is_baseline(text: str, where: str, error: type[StorageError] = BaselineErro
     with format_errors(where, error):
         top = loads(text)
     return isinstance(top, dict) and "suite" in top and "kind" not in top
-
-
-def _of_revision(name: str, baselines: Path) -> ComparisonSource:
-    """Return the set of `REV`, with the folder of baselines that we have today, or of `REV:PATH`."""
-    revision, colon, path = name.partition(":")
-    today = baselines.absolute()
-    folder, inside = (Path.cwd(), path) if colon else (today.parent, f"./{today.name}")
-    texts = {
-        f"{revision}:{inside}/{at}": decode_text(data, str(at), BaselineError)
-        for at, data in read_revision(revision, inside, folder).items()
-        if PUBLISHED not in at.parts[:-1]
-    }
-    if not texts:
-        raise SourceError(f"{_GIT}{name} holds no baselines at {inside}. Name the folder: git:REVISION:PATH.")
-    try:
-        if len(texts) == 1 and inside.endswith(".json"):
-            (text,) = texts.values()
-            if not _is_baseline(text, name):
-                return _of_results(name, parse_results(text, name))
-        files = [parse(text, where) for where, text in texts.items()]
-    except BaselineError as error:  # whose remedy is to restore the file, and a revision cannot be
-        raise SourceError(f"{error.file}: {error.problem}. Name another revision or path.") from None
-    return _of_files(name, files, f"baselines in git, {revision}:{inside}")
 
 
 def _of_files(name: str, files: Sequence[BaselineFile], about: str) -> ComparisonSource:

@@ -1,4 +1,4 @@
-"""Files: errors with place and remedy, bounded reads, atomic writes, and reads from a git revision."""
+"""Files: errors with place and remedy, bounded reads, atomic writes."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ import fcntl
 import os
 import secrets
 import stat
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import ClassVar
 
 from pytest_accel.storage.codec import FormatError
 
-GIT_TIMEOUT_S = 20.0  # reading objects takes milliseconds; storage that hangs must not hang us
 LOCK_TIMEOUT_S = 30.0  # a write takes milliseconds; after thirty seconds a writer is stuck
 _LOCK_POLL_S = 0.02
 _STALE_TEMPORARY_S = 3600.0  # a writer needs milliseconds; on NFS the process may live on another machine
@@ -62,7 +60,11 @@ def read_text(path: Path, kind: type[StorageError], max_bytes: int) -> str | Non
         # Before opening: a FIFO would block, a huge file would fill the memory.
         facts = path.stat()
         if stat.S_ISREG(facts.st_mode) and facts.st_size <= max_bytes:
-            return decode_text(path.read_bytes(), str(path), kind)
+            data = path.read_bytes()
+            return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        problem = f"not UTF-8 (byte 0x{data[error.start]:02x})"
+        raise kind(str(path), f"byte {error.start}", problem) from None
     except FileNotFoundError:
         if path.is_symlink():
             raise kind(str(path), "", f"links to {path.readlink()}, which does not exist") from None
@@ -74,14 +76,6 @@ def read_text(path: Path, kind: type[StorageError], max_bytes: int) -> str | Non
         problem = "is a folder" if stat.S_ISDIR(facts.st_mode) else "is not a regular file"
         raise kind(str(path), "", problem, f"Move it away; a {kind.kind} is a JSON file.")
     raise kind(str(path), "", f"{facts.st_size} bytes; a {kind.kind} has at most {max_bytes}")
-
-
-def decode_text(data: bytes, where: str, kind: type[StorageError]) -> str:
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        problem = f"not UTF-8 (byte 0x{data[error.start]:02x})"
-        raise kind(where, f"byte {error.start}", problem) from None
 
 
 # --- writing ----------------------------------------------------------------------------------------
@@ -210,68 +204,3 @@ def _wait_for(fd: int, path: Path, timeout_s: float, kind: type[StorageError]) -
                 remedy = "Wait for it or end it, and record again; nothing was written."
                 raise kind(str(path), "", problem, remedy) from None
             time.sleep(_LOCK_POLL_S)
-
-
-# --- git revisions ----------------------------------------------------------------------------------
-
-
-class RevisionError(ValueError):
-    """Git, the revision or the path in it is missing; the message says which, and what to write."""
-
-
-def read_revision(revision: str, path: str, folder: Path) -> dict[PurePosixPath, bytes]:
-    """Return the JSON files at `path` in a git revision, by their path below it; a single file by its name.
-
-    `path` is as git reads it after the colon: from the top of the repository, or from `folder` if it begins
-    with `./`.
-    """
-    if not revision or revision.startswith("-"):
-        raise RevisionError(f"{revision!r} cannot be a revision. Write one such as HEAD~1, main or v1.2.")
-    named = f"{revision}:{path}"
-    kind = _git(folder, "cat-file", "-t", named).strip()
-    if kind == b"blob":
-        return {PurePosixPath(PurePosixPath(path).name): _git(folder, "cat-file", "blob", named)}
-    if kind != b"tree":
-        raise RevisionError(
-            f"{named}: git has no such revision or path in {folder}. `git log --oneline` shows revisions (a shallow clone "
-            "has few: git fetch --unshallow), `git ls-tree -r --name-only REVISION` its paths."
-        )
-    found = {}
-    for line in _git(folder, "ls-tree", "-r", "-z", "--full-tree", named).split(b"\0"):
-        facts, _, name = line.partition(b"\t")
-        if facts.startswith((b"100644 blob", b"100755 blob")) and name.endswith(b".json"):  # no links
-            key = facts.decode("ascii").split()[2]
-            found[PurePosixPath(os.fsdecode(name))] = _git(folder, "cat-file", "blob", key)
-    return found
-
-
-def _git(folder: Path, *arguments: str) -> bytes:
-    """Return what git prints; nothing where it fails. Only names of objects vary, and none begins with a dash."""
-    # No prompt, no lock, and no fetching of what a partial clone left out.
-    quiet = {"GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1", "LC_ALL": "C"}
-    try:
-        done = subprocess.run(  # noqa: S603 - no shell; see above for what varies
-            ["git", *arguments],  # noqa: S607 - the user's own git
-            cwd=folder,
-            env={**os.environ, **quiet},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=GIT_TIMEOUT_S,
-            check=False,
-        )
-    except FileNotFoundError:
-        raise RevisionError(
-            "git is not installed, and baselines of a revision are read with it. "
-            "Install it, or name a folder of baselines."
-        ) from None
-    except subprocess.TimeoutExpired:
-        raise RevisionError(
-            f"git {arguments[0]} did not finish within {GIT_TIMEOUT_S:g} s in {folder}. Is its storage available? Try again."
-        ) from None
-    complaint = done.stderr.decode("utf-8", "replace").partition("\n")[0]
-    if "not a git repository" in complaint or "dubious ownership" in complaint:
-        raise RevisionError(
-            f"{folder} is in no git repository that can be read ({complaint}). "
-            "Run this inside one, or name a folder of baselines."
-        )
-    return done.stdout if done.returncode == 0 else b""

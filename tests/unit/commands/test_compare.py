@@ -123,7 +123,6 @@ class TestExitStatus:
             (["h200", "-k", "nope"], "selects none"),
             (["h200", "-k", "((("], "is no expression"),
             (["h200", "--metric", "nope"], "nothing here has it"),
-            (["h200", "git:--help"], "cannot be a revision"),
         ],
     )
     def test_users_errors_are_2_and_one_line(self, compare, arguments, said):

@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from pytest_accel.stats.results import Ending
-from pytest_accel.storage import files
 from pytest_accel.storage.baselines import BaselineError
 from pytest_accel.storage.comparison import SourceError, find_source, read_sources
-from pytest_accel.storage.files import RevisionError, StorageError, read_revision
+from pytest_accel.storage.files import StorageError
 from pytest_accel.storage.results import MAX_BYTES, ResultsError
-from tests.support.stored import KEY, OTHER, baseline, result, results_file, runs
+from tests.support.stored import KEY, OTHER, baseline, result, results_file
 
 PUBLISHED = Path(__file__).parents[3] / "baselines" / "published"
 
@@ -29,21 +27,6 @@ def project(tmp_path, monkeypatch) -> Path:
     baseline(tmp_path / "baselines", OTHER, platform="a100x4", suite="gpt")
     shutil.copytree(PUBLISHED, tmp_path / "baselines" / "published")
     return tmp_path
-
-
-def git(folder: Path, *arguments: str) -> None:
-    identity = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
-    subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, timeout=30)
-
-
-@pytest.fixture
-def repository(project) -> Path:
-    """The same in git, and changed since."""
-    git(project, "init", "-q")
-    git(project, "add", ".")
-    git(project, "commit", "-qm", "first")
-    baseline(project / "baselines", stored=runs(2, session="s2"))
-    return project
 
 
 def labels(names, folder="baselines"):
@@ -151,83 +134,3 @@ class TestResults:
         os.mkfifo("pipe.json")
         with pytest.raises(StorageError, match="no file of results"):
             find_source("./pipe.json", Path("baselines"))
-
-
-needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
-
-
-@needs_git
-@pytest.mark.usefixtures("repository")
-class TestRevisions:
-    def test_the_baselines_of_a_revision(self):
-        found = find_source("git:HEAD", Path("baselines"))
-        assert {side.platform: len(side.entries) for side in found.sides} == {"a100x4": 1, "h200": 1}
-        before, now = (
-            find_source(name, Path("baselines")).files[-1].benchmarks[KEY].runs
-            for name in ("git:HEAD", "h200")
-        )
-        assert (len(before), len(now)) == (5, 7)
-
-    def test_a_path_in_a_revision(self):
-        assert labels(["HEAD:baselines/h200", "h200"]) == [("HEAD:baselines/h200", "h200"), ("h200", "h200")]
-        assert find_source("git:HEAD:baselines/h200/cnn.json", Path("baselines")).files
-
-    def test_from_a_folder_below(self, repository, monkeypatch):
-        (repository / "deep").mkdir()
-        monkeypatch.chdir(repository / "deep")
-        assert len(find_source("git:HEAD", Path("../baselines")).sides) == 2
-        assert find_source("HEAD:./../baselines/h200", Path("../baselines")).sides
-
-    @pytest.mark.parametrize(
-        ("name", "said"),
-        [
-            ("git:nope", "no such revision or path"),
-            ("git:HEAD:nope", "no such revision or path"),
-            ("git:--output=x", "cannot be a revision"),
-            ("git:-x:baselines", "cannot be a revision"),
-            ("nope:baselines", "no such revision or path"),
-            ("git::baselines", "cannot be a revision"),
-        ],
-    )
-    def test_what_git_does_not_have(self, name, said):
-        with pytest.raises(RevisionError, match=said):
-            find_source(name, Path("baselines"))
-        assert not Path("x").exists()
-
-    def test_what_stands_wrong_in_a_revision_is_not_to_be_checked_out(self, repository):
-        (repository / "bad.json").write_text("{")
-        (repository / "baselines" / "h200" / "cnn.json").write_text("{}")
-        git(repository, "add", ".")
-        git(repository, "commit", "-qm", "x")
-        for name in ("git:HEAD:bad.json", "git:HEAD", "git:HEAD:baselines/h200/cnn.json"):
-            with pytest.raises(ValueError, match=r"bad\.json|cnn\.json") as caught:
-                find_source(name, Path("baselines"))
-            assert "git checkout" not in str(caught.value)
-
-    def test_links_are_not_followed(self, repository):
-        (repository / "baselines" / "link.json").symlink_to("/etc/passwd")
-        git(repository, "add", ".")
-        git(repository, "commit", "-qm", "x")
-        assert not any("link" in str(name) for name in read_revision("HEAD", "baselines", repository))
-
-    def test_no_git(self, monkeypatch):
-        monkeypatch.setenv("PATH", "/nowhere")
-        with pytest.raises(RevisionError, match="git is not installed"):
-            find_source("git:HEAD", Path("baselines"))
-
-    def test_git_that_hangs(self, monkeypatch, tmp_path):
-        slow = tmp_path / "bin" / "git"
-        slow.parent.mkdir()
-        slow.write_text("#!/bin/sh\nexec sleep 60\n")
-        slow.chmod(0o755)
-        monkeypatch.setenv("PATH", f"{slow.parent}:{os.environ['PATH']}")
-        monkeypatch.setattr(files, "GIT_TIMEOUT_S", 0.2)
-        with pytest.raises(RevisionError, match="did not finish"):
-            find_source("git:HEAD", Path("baselines"))
-
-
-@needs_git
-def test_no_repository(project, monkeypatch):
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(project.parent))
-    with pytest.raises(RevisionError, match="is in no git repository"):
-        find_source("git:HEAD", Path("baselines"))

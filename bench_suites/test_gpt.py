@@ -37,7 +37,7 @@ def test_gpt_training(train, size):
 @on(ONE)
 @pytest.mark.accel(reference="caraml/gpt/800m")
 def test_gpt_texts(train):
-    """On texts of OSCAR in the tokens of GPT-2, where --accel-data has both."""
+    """On texts of OSCAR in the tokens of GPT-2, where --accel-data has them."""
     train("zoo/gpt-800m", data="oscar", batch_size=16, precision="bf16", may_not_fit=True)
 
 

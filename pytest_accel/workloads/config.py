@@ -50,7 +50,6 @@ class StepOptions(TypedDict, total=False):
     source: str
     workers: int | None
     prefetch: int
-    pinned: bool
     cpus: int | None
     decode: str
     augment: bool
@@ -97,7 +96,6 @@ class StepConfig:
     source: str = "auto"  # a name of SOURCES
     workers: int | None = None  # processes of the loader; None: as many as there are CPUs to spare
     prefetch: int = 2  # batches that each worker keeps ready
-    pinned: bool = True  # read into pinned memory
     cpus: int | None = None  # that the workers may run on; None: all
     decode: str = "auto"  # a name of DECODERS; auto: on the device, where it can
     augment: bool = True  # random crops and mirroring, in training; digits are not mirrored

@@ -26,7 +26,7 @@ ModelTask: TypeAlias = Literal[
     "classification", "reconstruction", "language", "detection", "segmentation", "answering"
 ]
 
-SYNTHETIC_TOKENS = "tokens"  # data that is never real
+ALWAYS_SYNTHETIC = ("tokens", "squad")
 READERS_FOR_A_DECODER = 6  # they only read: on an H200 six keep up with 16,000 images/s decoded on the device
 # Distinct synthetic batches: a single one would stay in a CPU's cache, and a model memorizes it within ten steps.
 ROTATION = 4
@@ -86,13 +86,13 @@ class Plan(ABC):
     def loss(self, label_smoothing: float) -> tuple[str, Loss]:
         """Return the task's own loss, and its name in a configuration."""
 
-    @abstractmethod
     def find(self, root: Path | None, split: Split) -> Any:
         """Return the real data; DataMissing where there is none."""
+        raise NotImplementedError
 
-    @abstractmethod
     def read(self, config: StepConfig, data: Any) -> InputPipeline:
         """Return the batches of real data."""
+        raise NotImplementedError
 
     @property
     def work(self) -> int:
@@ -160,7 +160,7 @@ class Plan(ABC):
 
     def real_data(self, config: StepConfig, split: Split) -> Any:
         """Return real data under the root, or None where synthetic data is to replace it."""
-        if config.source == "synthetic" or self.name == SYNTHETIC_TOKENS:
+        if config.source == "synthetic" or self.name in ALWAYS_SYNTHETIC:
             return None
         try:
             return self.find(config.data_root, split)
@@ -199,9 +199,7 @@ class Plan(ABC):
         configuration: Configuration = {"data_source": "synthetic", "distinct_batches": rotation}
         return InputPipeline(source=RotatingSource(batches), configuration=configuration)
 
-    def order(
-        self, config: StepConfig, *, length: int, groups: tuple[int, ...] | None = None
-    ) -> TrainingOrder:
+    def order(self, config: StepConfig, *, length: int) -> TrainingOrder:
         """Return the samples of a set that this rank takes, step after step; shuffled in training."""
         return TrainingOrder(
             length=length,
@@ -210,7 +208,6 @@ class Plan(ABC):
             world=config.ranks.size,
             seed=config.seed,
             shuffle=config.training,
-            groups=groups,
         )
 
 
@@ -259,7 +256,6 @@ def loading_of(config: StepConfig, *, readers_only: bool = False) -> LoaderConfi
     return LoaderConfig(
         workers=default if config.workers is None else config.workers,
         prefetch=config.prefetch,
-        pinned=config.pinned,
         cpus=config.cpus,
         first_cpu=config.ranks.rank * (config.cpus or 0),
     )
@@ -271,8 +267,6 @@ def loading_configuration(config: StepConfig) -> Configuration:
         "workers": "auto" if config.workers is None else config.workers,
         "prefetch": config.prefetch,
     }
-    if not config.pinned:
-        found["pinned"] = False
     if config.cpus is not None:
         found["loader_cpus"] = config.cpus
     return found

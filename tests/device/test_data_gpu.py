@@ -10,7 +10,7 @@ import torch
 from pytest_accel.workloads.data.files import DataError
 from pytest_accel.workloads.measured_step import evaluate
 from pytest_accel.workloads.step import InferStep, TrainStep
-from tests.support.data_sets import write_cifar_binary, write_food101, write_imagenet_folders, write_shards
+from tests.support.data_sets import write_cifar_binary, write_food101, write_imagenet_folders
 
 TINY = {"batch_size": 4, "image_size": 64, "precision": "fp32", "compile": None}
 
@@ -38,12 +38,8 @@ def test_loaded_batches_equal_those_of_the_host(gpu, tmp_path, workers):
             torch.testing.assert_close(inputs, expected, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("write", [write_imagenet_folders, write_shards], ids=["files", "shards"])
-def test_images_decoded_on_the_gpu_are_like_those_of_the_host(gpu, tmp_path, write):
-    if write is write_shards:
-        write_shards(tmp_path / "imagenet" / "val", images=8)
-    else:
-        write(tmp_path, test=8)
+def test_images_decoded_on_the_gpu_are_like_those_of_the_host(gpu, tmp_path):
+    write_imagenet_folders(tmp_path, test=8)
     options = {"data": "imagenet", "workers": 1}  # the test images in their order, their middle
     with (
         built(InferStep.build, tmp_path, gpu, **options) as there,

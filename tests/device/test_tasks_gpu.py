@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-
+import numpy as np
 import pytest
 import torch
 
@@ -11,7 +10,6 @@ from pytest_accel.workloads.data.sources import RotatingSource
 from pytest_accel.workloads.step import InferStep, TrainStep
 from pytest_accel.workloads.tasks.text import TokenPlan
 from tests.support.steps import losses
-from tests.support.vocabularies import SENTENCES, train_bpe, write_bpe
 
 GPT = {"sequence": 128, "vocabulary": 1024, "batch_size": 8}
 MODELS = {
@@ -119,10 +117,9 @@ def test_fp16_with_clipping_trains(gpu):
 
 
 def test_language_model_trains_on_texts(gpu, tmp_path):
-    write_bpe(tmp_path / "gpt2", *train_bpe())
     (tmp_path / "oscar").mkdir()
-    lines = [json.dumps({"text": f"{number}. {SENTENCES}"}) for number in range(400)]
-    (tmp_path / "oscar/a.jsonl").write_text("\n".join(lines))
+    sentence = np.random.default_rng(0).integers(0, 300, 90)
+    np.tile(sentence, 400).astype(np.uint16).tofile(tmp_path / "oscar/train.bin")
     with TrainStep.build(
         "zoo/gpt-tiny",
         device=gpu,

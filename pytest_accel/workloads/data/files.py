@@ -1,4 +1,4 @@
-"""Files of data sets: errors, the search for folders, reading, and arrays cached by earlier sessions.
+"""Files of data sets: errors, the search for folders, and reading.
 
 RuntimeError
 └── DataError        a data set that cannot be read
@@ -7,27 +7,14 @@ RuntimeError
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
-import os
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from pytest_accel.storage.files import is_writable_folder, replace_file
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+    from collections.abc import Callable, Iterable, Iterator
 
 Split: TypeAlias = Literal["train", "test"]
 Tensor: TypeAlias = Any  # torch is untyped here
@@ -112,62 +99,6 @@ def read_json(path: Path, *, object_hook: Callable[[dict[str, Any]], Any] | None
         raise unreadable(path, f"not JSON: {error}") from None
 
 
-def cached_array(
-    kind: str, files: Sequence[Path], key: str, build: Callable[[], NDArray[Any]]
-) -> tuple[Path, NDArray[Any]]:
-    """Map an array that an earlier session, or this call, built of some files; return its file too.
-
-    It is kept beside the files, or in the user's cache where their folder is read-only. The name has a hash of the key and of
-    the files' names, sizes and times: what changed is built again and replaces the old one. Ranks that start together
-    wait for the one that builds it.
-    """
-    import numpy as np
-    from filelock import FileLock
-
-    folder = files[0].parent.absolute()
-    stem, state = f"pytest-accel-{kind}-{_hash(str(folder))}", key
-    for file in files:
-        with reading(file):
-            status = file.stat()
-        state += f"/{file.name}/{status.st_size}/{status.st_mtime_ns}"
-    user = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "pytest-accel")  # noqa: PTH111 - raises without a home
-    places = [each / f"{stem}-{_hash(state)}.npy" for each in (folder, user)]
-    for path in places:
-        if (found := _mapped(path)) is not None:
-            return path, found
-    path = places[0] if is_writable_folder(folder) else places[1]
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(path.with_name(f".{stem}.lock")):
-            if (found := _mapped(path)) is None:  # or another rank has built it meanwhile
-                buffer = io.BytesIO()
-                np.save(buffer, build(), allow_pickle=False)
-                replace_file(path, buffer.getvalue())
-                for outdated in set(path.parent.glob(f"{stem}-*.npy")) - {path}:
-                    outdated.unlink(missing_ok=True)
-                found = _mapped(path)
-    except OSError as error:
-        remedy = "Make room there and its folder writable, or set XDG_CACHE_HOME to another one."
-        raise unreadable(path, f"cannot be written: {error.strerror or error}", remedy) from None
-    if found is None:
-        raise unreadable(path, "just written, and not readable", "Check the disk it is on.")
-    return path, found
-
-
-def _hash(text: str) -> str:
-    return hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=6).hexdigest()
-
-
-def _mapped(path: Path) -> NDArray[Any] | None:
-    """Map a cached array; None where there is none or it is torn."""
-    import numpy as np
-
-    with suppress(OSError, ValueError, EOFError):  # NumPy checks the header and the length
-        found: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-        return found
-    return None
-
-
 # --- named data sets --------------------------------------------------------------------------------
 
 
@@ -233,13 +164,12 @@ def find_set(root: Path | None, name: str) -> None:
     from pytest_accel.workloads.data.detection import open_coco
     from pytest_accel.workloads.data.images import open_images
     from pytest_accel.workloads.data.segmentation import open_cityscapes
-    from pytest_accel.workloads.data.text import find_squad, find_texts
+    from pytest_accel.workloads.data.text import find_tokens
 
     finders: dict[str, Callable[..., object]] = {
         "coco": open_coco,
         "cityscapes": open_cityscapes,
-        "squad": find_squad,
-        "oscar": find_texts,
+        "oscar": find_tokens,
     }
     if name in finders:
         finders[name](root, "test")

@@ -1,4 +1,4 @@
-"""Labelled image sets: all pixels in memory (CIFAR-100, MNIST, digits), or JPEGs in folders and tar shards."""
+"""Labelled image sets: all pixels in memory (CIFAR-100, MNIST, digits), or JPEGs in folders."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ import gzip
 import hashlib
 import os
 import pickle
-import re
-import tarfile
 import zlib
 from dataclasses import dataclass
-from functools import lru_cache
 from importlib.util import find_spec
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -22,7 +19,6 @@ import torch
 from pytest_accel.workloads.data.files import (
     IMAGE_SETS,
     Split,
-    cached_array,
     find_folder,
     missing,
     read_bytes,
@@ -49,12 +45,6 @@ MNIST_PREFIX = {"train": "train", "test": "t10k"}
 DIGITS_MAX = 16  # a value counts the inked pixels of a 4 x 4 block
 SPLIT_FOLDERS = {"train": ("train",), "test": ("val", "test")}
 JPEG_ENDINGS = (".jpeg", ".jpg")
-SHARD_REMEDY = "Copy or write the shard again: key.jpg and key.cls for each image, and nothing compressed."
-_FILE, _SHARD = ("label",), ("label", "offset", "size", "shard")  # columns of an index, after the name
-_MEMBER = re.compile(r"((?:.*/)?[^./]+)\.([^/]*)")  # key and extension, as webdataset separates them
-_CLASS_BYTES = 64  # more than the number of a class needs
-_OPEN_SHARDS = 16  # a worker reads one after another; the others are for more than one set
-_TAIL_BYTES = 1 << 20  # of zeros after the end; tar's own padding is at most 10 KiB by default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -74,72 +64,32 @@ class ArrayImages:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EncodedImages:
-    """JPEGs on disk: files, or members of tar shards that are read by their offset.
+    """JPEGs on disk.
 
-    The index is one large array, which forked workers share: a Python string for each name would have its reference
-    count written, and workers would copy all pages.
+    Names are one large array, which forked workers share: a Python string for each would have its reference count
+    written, and workers would copy all pages.
     """
 
-    root: str  # of the files; of shards, their folder
-    index: NDArray[Any]  # a record for each image: name, label; of shards also shard, offset, size
-    labels: Tensor  # int64 (N,): its column, contiguous
-    shards: tuple[str, ...] = ()  # names
+    root: str
+    names: NDArray[np.bytes_]
+    labels: Tensor  # int64 (N,)
 
     def __len__(self) -> int:
-        return len(self.index)
-
-    @property
-    def storage(self) -> Literal["files", "shards"]:
-        return "shards" if self.shards else "files"
-
-    @property
-    def groups(self) -> tuple[int, ...] | None:
-        """The lengths of runs of images that are read in order, one a shard; None: single files."""
-        return tuple(np.bincount(self.index["shard"]).tolist()) if self.shards else None
+        return len(self.names)
 
     def name(self, index: int) -> str:
-        """Return where an image is, for errors."""
-        image = self.index[index]
-        return f"{self._path(image)}: {os.fsdecode(image['name'])}" if self.shards else self._path(image)
+        """Return the path of an image."""
+        return f"{self.root}/{os.fsdecode(self.names[index])}"
 
     def read(self, index: int) -> Tensor:
-        """Return the bytes of an image, uint8 in one dimension; DataError where they are missing or too few."""
-        image = self.index[index]
-        if not self.shards:
-            return read_bytes(self._path(image))
-        data = np.empty(image["size"], np.uint8)
-        with reading(self.name(index)):
-            shard = _open(self._path(image))
-            count = os.preadv(shard.descriptor, [data.data], int(image["offset"]))
-        if not 0 < count == len(data):
-            raise unreadable(self.name(index), f"short: {count} of {len(data)} bytes came", SHARD_REMEDY)
-        return torch.from_numpy(data)
+        """Return the bytes of an image, uint8 in one dimension; DataError where they are missing."""
+        return read_bytes(self.name(index))
 
     def __getitem__(self, wanted: BatchRequest) -> EncodedBatch:
         """Return the bytes of a batch, for a device that decodes them."""
         read = [self.read(index) for index in wanted.indices]
         indices = torch.tensor(wanted.indices)
         return torch.cat(read), torch.tensor([len(each) for each in read]), self.labels[indices], indices
-
-    def _path(self, image: Any) -> str:
-        name = self.shards[image["shard"]] if self.shards else os.fsdecode(image["name"])
-        return f"{self.root}/{name}"
-
-
-class _OpenShard:
-    """A descriptor that closes with its last user: a thread may still read from one that left the cache."""
-
-    def __init__(self, path: str) -> None:
-        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-
-    def __del__(self) -> None:
-        if hasattr(self, "descriptor"):  # not where it could not be opened
-            os.close(self.descriptor)
-
-
-@lru_cache(maxsize=_OPEN_SHARDS)
-def _open(path: str) -> _OpenShard:
-    return _OpenShard(path)
 
 
 Images: TypeAlias = ArrayImages | EncodedImages
@@ -153,18 +103,16 @@ def open_images(root: Path | None, name: str, split: Split) -> Images:
     """
     if name not in IMAGE_SETS:
         raise ValueError(f"data: {name!r} is not known. Valid: {', '.join(sorted(IMAGE_SETS))}.")
-    if name == "digits":
-        return _read_digits(split)
     match name:
+        case "digits":
+            return _read_digits(split)
         case "cifar100":
             return _read_cifar100(root, split)
         case "mnist":
             return _read_mnist(root, split)
-    folder = find_folder(root, name, "food-101" if name == "food101" else name)
-    for each in SPLIT_FOLDERS[split]:
-        if shards := sorted((folder / each).glob("*.tar")):
-            return _open_shards(shards, name)
-    return _open_food101(folder, split) if name == "food101" else _open_imagenet(folder, split)
+        case "food101":
+            return _open_food101(find_folder(root, name, "food-101"), split)
+    return _open_imagenet(find_folder(root, name, name), split)
 
 
 def _checked(images: T, name: str, path: Path | None = None) -> T:
@@ -261,16 +209,10 @@ def _read_digits(split: Split) -> ArrayImages:
 
 def _open_files(root: Path, images: list[tuple[str, int]], name: str) -> EncodedImages:
     if not images:
-        remedy = "Valid: <class>/*.JPEG, or *.tar shards with a .jpg and a .cls for each image."
-        raise unreadable(root, "holds no image", remedy)
-    index = _table([(os.fsencode(path), label) for path, label in images], _FILE)
-    labels = torch.from_numpy(np.array(index["label"]))
-    return _checked(EncodedImages(root=str(root), index=index, labels=labels), name)
-
-
-def _table(rows: list[tuple[Any, ...]], columns: tuple[str, ...]) -> NDArray[Any]:
-    width = max(len(row[0]) for row in rows)
-    return np.array(rows, np.dtype([("name", f"S{width}"), *((column, np.int64) for column in columns)]))
+        raise unreadable(root, "holds no image", "Valid: <class>/*.JPEG.")
+    names = np.array([os.fsencode(path) for path, _ in images])
+    labels = torch.tensor([label for _, label in images])
+    return _checked(EncodedImages(root=str(root), names=names, labels=labels), name)
 
 
 def _open_imagenet(folder: Path, split: Split) -> EncodedImages:
@@ -299,49 +241,3 @@ def _open_food101(folder: Path, split: Split) -> EncodedImages:
     except (AttributeError, TypeError) as error:
         raise unreadable(path, f"not lists of images by class: {error}") from None
     return _open_files(folder / "images", images, "food101")
-
-
-def _open_shards(paths: list[Path], name: str) -> EncodedImages:
-    """Open the shards of a split by an index that is built once: tarfile takes minutes for all of ImageNet."""
-
-    def build() -> NDArray[Any]:
-        return _table(
-            [(*image, shard) for shard, path in enumerate(paths) for image in _members(path)], _SHARD
-        )
-
-    _, index = cached_array("index", paths, "2", build)
-    shards = tuple(path.name for path in paths)
-    labels = torch.from_numpy(np.array(index["label"]))
-    return _checked(EncodedImages(root=str(paths[0].parent), index=index, labels=labels, shards=shards), name)
-
-
-def _members(path: Path) -> list[tuple[bytes, int, int, int]]:
-    """Return name, label, offset and size of every image of a shard."""
-    images: dict[str, tuple[bytes, int, int]] = {}
-    classes: dict[str, int] = {}
-    where = str(path)
-    try:
-        with reading(path), path.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
-            for member in tar:
-                found = _MEMBER.fullmatch(member.name)
-                if found is None or not member.isreg():
-                    continue
-                key, extension = found[1], found[2].lower()
-                where = f"{path}: {member.name}"
-                if f".{extension}" in JPEG_ENDINGS:
-                    images[key] = os.fsencode(member.name), member.offset_data, member.size
-                elif extension == "cls":
-                    text = os.pread(file.fileno(), min(member.size, _CLASS_BYTES), member.offset_data)
-                    classes[key] = int(text.decode("ascii"))
-            tail = os.pread(file.fileno(), _TAIL_BYTES, tar.offset)
-    except (tarfile.TarError, ValueError, EOFError) as error:
-        raise unreadable(where, error, SHARD_REMEDY) from None
-    # tarfile takes a damaged header for the end, without an error.
-    if len(tail) < tarfile.BLOCKSIZE or any(tail):
-        raise unreadable(where, "torn or damaged after this member", SHARD_REMEDY)
-    if unpaired := images.keys() ^ classes.keys():
-        problem = "an image without .cls, or a .cls without an image"
-        raise unreadable(f"{path}: {min(unpaired)}", problem, SHARD_REMEDY)
-    if not images:
-        raise unreadable(path, "holds no image", SHARD_REMEDY)
-    return [(name, classes[key], offset, size) for key, (name, offset, size) in images.items()]

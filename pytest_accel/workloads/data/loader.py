@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import accumulate, count
+from itertools import count
 from random import Random
 from typing import Any, Protocol, TypeAlias
 
@@ -49,11 +49,7 @@ class BatchRequest:
 
 @dataclass(kw_only=True)
 class TrainingOrder:
-    """One rank's endless share of the stream.
-
-    `groups` are lengths of contiguous runs of samples, such as shards. Groups are shuffled; inside a group samples keep
-    their order. Without groups all samples are shuffled.
-    """
+    """One rank's endless share of the stream."""
 
     length: int
     batch_size: int
@@ -61,7 +57,6 @@ class TrainingOrder:
     world: int = 1
     seed: int = 0
     shuffle: bool = True
-    groups: Sequence[int] | None = None
     # Permutations of the latest two epochs: a batch may need both.
     _kept: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
 
@@ -99,11 +94,7 @@ class TrainingOrder:
         if not self.shuffle:
             return torch.arange(self.length)
         random = torch.Generator().manual_seed(mixed_seed(self.seed, epoch))
-        if self.groups is None:
-            return torch.randperm(self.length, generator=random)
-        ends = list(accumulate(self.groups))
-        shuffled = torch.randperm(len(ends), generator=random).tolist()
-        return torch.cat([torch.arange(ends[each] - self.groups[each], ends[each]) for each in shuffled])
+        return torch.randperm(self.length, generator=random)
 
 
 def evaluation_order(
@@ -137,7 +128,6 @@ class LoaderConfig:
 
     workers: int  # 0: the training process reads
     prefetch: int = 2  # batches that each worker keeps ready
-    pinned: bool = True  # page-locked memory, where there is a device
     cpus: int | None = None  # that the workers may run on; None: all of this process
     first_cpu: int = 0  # offset into them, modulo: ranks on one host can have separate CPUs
 
@@ -233,7 +223,7 @@ class HostBatches:
             sampler=sampler,
             batch_size=None,  # requests are whole batches: collating in the parent would be its bottleneck
             num_workers=loading.workers,
-            pin_memory=loading.pinned and for_device,
+            pin_memory=for_device,
             generator=torch.Generator(),  # a loader draws a number; not from dropout's generator
             **ahead,
         )

@@ -1,4 +1,4 @@
-"""Language modelling and question answering: synthetic tokens, texts, or SQuAD resident on the device."""
+"""Language modelling on synthetic tokens or texts, and question answering on synthetic windows."""
 
 from __future__ import annotations
 
@@ -9,19 +9,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch.nn import functional as F
-from torch.utils._pytree import tree_map
 
 from pytest_accel.workloads.config import Configuration, Loss, StepConfig
-from pytest_accel.workloads.data.files import DataError, Split
-from pytest_accel.workloads.data.sources import Batch, MemorySource, resident
+from pytest_accel.workloads.data.files import Split
+from pytest_accel.workloads.data.sources import Batch, MemorySource
 from pytest_accel.workloads.data.text import (
     SEQUENCE,
     VOCABULARY,
-    Answers,
-    Questions,
     Sequences,
-    open_squad,
-    open_texts,
+    open_tokens,
     synthetic_squad,
 )
 from pytest_accel.workloads.input_pipeline import (
@@ -77,14 +73,7 @@ class TokenPlan(Plan):
         return "cross_entropy", smoothed_cross_entropy(label_smoothing)
 
     def find(self, root: Path | None, split: Split) -> Sequences:  # noqa: ARG002 - texts have one
-        found = open_texts(root, length=self.sequence)
-        # A token outside the model's vocabulary is a device-side assertion on CUDA, which ends the process.
-        if found.vocabulary > self.vocabulary:
-            raise DataError(
-                f"vocabulary: that under {root}/gpt2 has {found.vocabulary} tokens, and the model knows "
-                f"{self.vocabulary}.\nPass vocabulary={found.vocabulary}, or put the vocabulary there that the model is for."
-            )
-        return found
+        return open_tokens(root, length=self.sequence, vocabulary=self.vocabulary)
 
     def read(self, config: StepConfig, data: Sequences) -> InputPipeline:
         order = self.order(config, length=len(data))
@@ -97,14 +86,17 @@ class TokenPlan(Plan):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionPlan(Plan):
-    """Windows of one length, a question and a part of its paragraph each; targets are a first and a last token."""
+    """Windows of one length, a question and a part of its paragraph each; targets are a first and a last token.
+
+    Always synthetic: with one length for all, the words of SQuAD do not change the work of a step.
+    """
 
     name: str
     batch_size: int
     vocabulary: int
     sequence: int
     unit: ClassVar[str] = "sequences"
-    sources: ClassVar[tuple[str, ...]] = ("auto", "synthetic", "resident")
+    sources: ClassVar[tuple[str, ...]] = ("auto", "synthetic")
 
     @classmethod
     def fit(cls, name: str, batch_size: int, info: ModelInfo, given: Sizes) -> Self:
@@ -130,29 +122,6 @@ class QuestionPlan(Plan):
     def loss(self, label_smoothing: float) -> tuple[str, Loss]:
         no_smoothing(label_smoothing, "question answering")
         return "span_cross_entropy", span_cross_entropy
-
-    def find(self, root: Path | None, split: Split) -> tuple[Questions, Answers]:
-        windows = open_squad(root, split, sequence=self.sequence)
-        most = int(windows[0].input_ids.max())
-        if most >= self.vocabulary:
-            raise DataError(
-                f"vocabulary: that under {root} gives tokens up to {most}, and the model knows {self.vocabulary}.\n"
-                f"Use the vocabulary that the model was made for: bert-base-uncased has {VOCABULARY} tokens."
-            )
-        return windows
-
-    def read(self, config: StepConfig, data: tuple[Questions, Answers]) -> InputPipeline:
-        order = self.order(config, length=len(data[1].start))
-        return InputPipeline(
-            source=resident(data, order, _as_int64, config.device),
-            configuration={"data_source": "resident", "data_windows": len(data[1].start)},
-            order=order,
-        )
-
-
-def _as_int64(batch: Batch) -> Batch:
-    converted: Batch = tree_map(lambda tensor: tensor.long(), batch)
-    return converted
 
 
 def span_cross_entropy(logits: Any, answers: Any) -> Any:

@@ -19,7 +19,6 @@ from tests.support.data_sets import (
     write_food101,
     write_imagenet_folders,
     write_mnist,
-    write_shards,
 )
 from tests.support.plans import step_config
 from tests.support.processes import children
@@ -36,10 +35,6 @@ WRITERS = {
     "mnist": write_mnist,
     "food101": write_food101,
     "imagenet": write_imagenet_folders,
-    "shards": lambda root: (
-        write_shards(root / "imagenet/train"),
-        write_shards(root / "imagenet/val", images=5, seed=9),
-    ),
 }
 
 
@@ -114,7 +109,6 @@ SYNTHETIC = {"data_source": "host-synthetic"}
         ),
         ("food101", "food101", {}, LoaderSource, FILES | LOADED),
         ("imagenet", "imagenet", {"workers": 0}, LoaderSource, FILES | LOADED | {"workers": 0}),
-        ("imagenet", "shards", {}, LoaderSource, FILES | LOADED | {"data_source": "shards"}),
         ("imagenet", None, {"workers": 0}, LoaderSource, SYNTHETIC | LOADED | {"workers": 0}),
         ("imagenet", None, {"source": "loader"}, LoaderSource, SYNTHETIC | LOADED),
     ],
@@ -208,7 +202,7 @@ def test_color_images_are_not_converted_to_grey(opened, roots):
 @pytest.mark.parametrize("world", [1, 2, 3])
 @pytest.mark.parametrize(
     ("name", "folder"),
-    [("cifar100", "cifar100"), ("mnist", "mnist"), ("food101", "food101"), ("imagenet", "shards")],
+    [("cifar100", "cifar100"), ("mnist", "mnist"), ("food101", "food101"), ("imagenet", "imagenet")],
 )
 def test_evaluation_covers_the_test_set_once_over_all_ranks(roots, name, folder, world, monkeypatch):
     monkeypatch.setattr("pytest_accel.workloads.tasks.images.EVALUATION_BATCH", 3)
@@ -241,7 +235,7 @@ def test_evaluation_closed_early_leaves_no_worker(roots):
         ("zoo/wide_resnet-tiny", "digits", "cifar100", {}),
         ("zoo/autoencoder-tiny", "mnist", "mnist", {}),
         ("resnet18", "food101", "food101", {"image_size": 32, "workers": 1}),
-        ("resnet18", "imagenet", "shards", {"image_size": 32}),
+        ("resnet18", "imagenet", "imagenet", {"image_size": 32}),
         ("resnet18", "mnist", "mnist", {"image_size": 32}),
     ],
 )

@@ -33,7 +33,7 @@ from pytest_accel.workloads.data.sources import (
     SplitSource,
     resident,
 )
-from tests.support.data_sets import write_food101, write_shards
+from tests.support.data_sets import write_food101
 from tests.support.processes import children
 
 
@@ -41,16 +41,13 @@ from tests.support.processes import children
 @st.composite
 def training(draw):
     """The orders of all ranks of a world."""
-    groups = draw(st.none() | st.lists(st.integers(1, 9), min_size=1, max_size=8))
-    length = sum(groups) if groups else draw(st.integers(1, 60))
     world = draw(st.integers(1, 6))
     common = {
-        "length": length,
+        "length": draw(st.integers(1, 60)),
         "batch_size": draw(st.integers(1, 80)),
         "world": world,
         "seed": draw(st.integers(0, 2**40)),
         "shuffle": draw(st.booleans()),
-        "groups": groups,
     }
     return [TrainingOrder(rank=rank, **common) for rank in range(world)]
 
@@ -72,19 +69,6 @@ def test_every_sample_comes_exactly_once_an_epoch(orders):
         assert sorted(epoch) == list(range(orders[0].length))
 
 
-@given(training())
-def test_groups_stay_whole_and_in_order(orders):
-    order = orders[0]
-    groups = order.groups or (1,) * order.length
-    first_of = {sum(groups[:each]): groups[each] for each in range(len(groups))}
-    for epoch in epochs_of(orders, 2):
-        position = 0
-        while position < len(epoch):
-            size = first_of[epoch[position]]
-            assert epoch[position : position + size] == list(range(epoch[position], epoch[position] + size))
-            position += size
-
-
 @given(seed=st.integers(0, 2**40), epoch=st.integers(0, 10))
 def test_another_seed_or_epoch_gives_another_order(seed, epoch):
     # By chance two permutations of 60 are equal once in 10^81.
@@ -95,7 +79,6 @@ def test_another_seed_or_epoch_gives_another_order(seed, epoch):
     ways = {way(seed, epoch), way(seed + 1, epoch), way(seed, epoch + 1), way(seed + 2**32, epoch)}
     assert len(ways) == 4
     assert way(seed, epoch, shuffle=False) == tuple(range(60))
-    assert len({way(seed + each, epoch, groups=[1] * 60) for each in range(3)}) == 3
 
 
 def test_world_does_not_change_what_is_taken_at_a_step():
@@ -161,23 +144,14 @@ def food(tmp_path_factory):
     return open_images(root, "food101", "train")
 
 
-@pytest.fixture(scope="module")
-def shards(tmp_path_factory):
-    root = tmp_path_factory.mktemp("shards")
-    write_shards(root / "imagenet/train", images=7)
-    return open_images(root, "imagenet", "train")
-
-
 def photographs(batches, images, workers):
     order = TrainingOrder(length=len(images), batch_size=3, seed=5)
     sampler = order.requests(augment=True)
     return batches(PhotographReader(images=images, size=16), workers=workers, sampler=sampler)
 
 
-@pytest.mark.parametrize("storage", ["food", "shards"])
-def test_batches_and_crops_do_not_depend_on_the_number_of_workers(batches, storage, request):
-    images = request.getfixturevalue(storage)
-    taken = [list(islice(photographs(batches, images, workers), 7)) for workers in WORKERS]
+def test_batches_and_crops_do_not_depend_on_the_number_of_workers(batches, food):
+    taken = [list(islice(photographs(batches, food, workers), 7)) for workers in WORKERS]
     for others in taken[1:]:
         for (pixels, labels), (other_pixels, other_labels) in zip(taken[0], others, strict=True):
             assert torch.equal(pixels, other_pixels)

@@ -60,7 +60,7 @@ PLANS = [
         (
             BERT,
             {"source": "loader"},
-            "source: 'loader' is not possible for squad. Valid: auto, synthetic, resident",
+            "source: 'loader' is not possible for squad. Valid: auto, synthetic",
         ),
         (GPT, {"source": "loader"}, "source: 'loader' is not possible for oscar"),
         (DINO, {"workers": 2}, "source: a loader reads files, and coco is not here.*--accel-data"),

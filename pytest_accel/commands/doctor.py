@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from pytest_accel.platforms.machine import Machine
 
 WARNED = "Measuring works; figures may be noisier, or of another kind"
-_IMAGE_WARNED = "The image works, except for what is listed there"
 
 
 @command(
@@ -37,40 +36,22 @@ _IMAGE_WARNED = "The image works, except for what is listed there"
         "--data", metavar="DIR", help="the root of data sets, whose disk is checked (as pytest finds it)"
     ),
     BASELINES,
-    argument(
-        "--image",
-        action="store_true",
-        help="check what is installed in this container instead; no GPU is needed, and torch is imported",
-    ),
     argument("--json", action="store_true", help="print it as JSON"),
 )
 def doctor(args: argparse.Namespace) -> int:
     """Show the platforms that this machine is, and its state; exit status 1 where something would spoil measurements."""
     from pytest_accel.doctor import doctor as checks
-    from pytest_accel.doctor import software
+    from pytest_accel.platforms.catalogue import load_catalogue, user_platforms
+    from pytest_accel.platforms.machine import detect
 
-    found: dict[str, Any] = {}
-    lines: list[str] = []
-    findings: Sequence[Finding]
-    if args.image:
-        findings = software.examine_image(os.environ)
-    else:
-        from pytest_accel.platforms.catalogue import load_catalogue, user_platforms
-        from pytest_accel.platforms.machine import detect
-
-        catalogue = load_catalogue(user_platforms(find_project(Path.cwd()).root / "pyproject.toml"))
-        machine = detect(catalogue)
-        found = _machine_json(machine, catalogue)
-        baselines = baselines_folder(args)
-        lines = [*_machine_lines(machine), *_platform_lines(machine, catalogue, baselines), ""]
-        roots = checks.Roots(data=data_folder(args), baselines=baselines)
-        findings = checks.examine(roots, os.environ)
+    catalogue = load_catalogue(user_platforms(find_project(Path.cwd()).root / "pyproject.toml"))
+    machine, baselines = detect(catalogue), baselines_folder(args)
+    findings = checks.examine(checks.Roots(data=data_folder(args), baselines=baselines), os.environ)
     if args.json:
-        print(json.dumps({**found, "findings": to_plain(findings)}, indent=2))
+        print(json.dumps({**_machine_json(machine, catalogue), "findings": to_plain(findings)}, indent=2))
     else:
-        width = shutil.get_terminal_size().columns
-        lines += screen(findings, width=width, warned=_IMAGE_WARNED if args.image else WARNED)
-        print("\n".join(lines))
+        lines = [*_machine_lines(machine), *_platform_lines(machine, catalogue, baselines), ""]
+        print("\n".join(lines + screen(findings, width=shutil.get_terminal_size().columns)))
     return int(worst(findings) is Level.PROBLEM)
 
 
@@ -118,7 +99,7 @@ def _machine_json(machine: Machine, catalogue: Catalogue) -> dict[str, Any]:
 # --- findings ---------------------------------------------------------------------------------------
 
 
-def screen(findings: Sequence[Finding], *, width: int = 100, warned: str = WARNED) -> list[str]:
+def screen(findings: Sequence[Finding], *, width: int = 100) -> list[str]:
     """Return lines by group, each finding with its remedy, and the conclusion last."""
     lines: list[str] = []
     column = max((len(printable(finding.subject)) for finding in findings), default=0) + 2
@@ -132,11 +113,11 @@ def screen(findings: Sequence[Finding], *, width: int = 100, warned: str = WARNE
             lines += _wrapped(text, first, indent, width)
             if finding.remedy:
                 lines += _wrapped(finding.remedy, f"{indent}-> ", f"{indent}   ", width)
-    return [*lines, "", *_wrapped(verdict(findings, warned=warned), "", "", width)]
+    return [*lines, "", *_wrapped(verdict(findings), "", "", width)]
 
 
-def verdict(findings: Sequence[Finding], *, warned: str = WARNED) -> str:
-    """Return one sentence on the machine; `warned` is what warnings alone mean."""
+def verdict(findings: Sequence[Finding]) -> str:
+    """Return one sentence on the machine."""
     problems = [finding for finding in findings if finding.level is Level.PROBLEM]
     warnings = [finding for finding in findings if finding.level is Level.WARNING]
     if not problems and not warnings:
@@ -144,7 +125,7 @@ def verdict(findings: Sequence[Finding], *, warned: str = WARNED) -> str:
     counts = [counted(len(problems), "problem")] if problems else []
     counts += [counted(len(warnings), "warning")] if warnings else []
     named = (f"{finding.of} {finding.subject}".strip() for finding in problems or warnings)
-    meaning = "Do not measure before this is put right" if problems else warned
+    meaning = "Do not measure before this is put right" if problems else WARNED
     return f"{', '.join(counts)}. {meaning}: {', '.join(dict.fromkeys(named))}."
 
 

@@ -1,1 +1,1 @@
-"""Checks of this machine and of an image before benchmarks run: one file a topic."""
+"""Checks of this machine before benchmarks run: one file a topic."""

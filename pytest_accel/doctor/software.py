@@ -1,14 +1,9 @@
-"""Checks of installed software: torch's build, slowing variables, container, NCCL's network, and the packages of an image."""
+"""Checks of installed software: torch's build, slowing variables, container and NCCL's network."""
 
 from __future__ import annotations
 
-import os
 import platform
 import re
-import shutil
-import subprocess
-import sys
-import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
@@ -19,7 +14,7 @@ from pytest_accel.platforms.environment import container
 from pytest_accel.platforms.host import HostFiles, read_file
 from pytest_accel.stats.quantities import counted
 
-SOFTWARE, NETWORK, PACKAGES = (Sheet(group) for group in ("software", "network", "packages"))
+SOFTWARE, NETWORK = Sheet("software"), Sheet("network")
 _OFF = frozenset({"", "0", "n", "no", "false"})
 # Debugging settings that are easily left behind; each slows every step.
 _SLOWING = {
@@ -157,121 +152,3 @@ def _has_plugin(files: HostFiles, environ: Mapping[str, str]) -> bool:
         for folder in dict.fromkeys([*folders, *_PLUGIN_FOLDERS])
         for name in files.names(folder)
     )
-
-
-# --- an image, where it is built: no GPU is needed --------------------------------------------------
-
-OURS = "pytest-accel"
-IMPORT_LIMIT_S = 300.0  # importing torch from a cold disk of a cluster takes a minute
-
-# Distribution: its module, and what does not work without it; empty where nothing would.
-_USED = {
-    "pytest": ("pytest", ""),
-    "pytest-benchmark": ("pytest_benchmark", ""),
-    "torch": (
-        "torch",
-        "train, infer, converge and the suites do not work; accel.measure with steps of your own does",
-    ),
-    "torchvision": (
-        "torchvision",
-        "models by a plain name ('resnet50') and JPEGs do not work; timm/..., zoo/... and your own do",
-    ),
-    "timm": ("timm", "models named timm/... and DINO on Swin-L do not work"),
-    "segmentation-models-pytorch": ("segmentation_models_pytorch", "the segmentation suite does not work"),
-    "transformers": ("transformers", "the bert suite does not work"),
-    "scipy": ("scipy", "DINO cannot be trained: it matches boxes with it"),
-    "nvidia-ml-py": (
-        "pynvml",
-        "no NVIDIA GPU is found, so that its benchmarks are skipped, and no energy is read",
-    ),
-    "scikit-learn": ("sklearn", "the data set 'digits' cannot be read"),
-    "plotly": ("plotly", "--accel-report does not work"),
-}
-
-
-def examine_image(environ: Mapping[str, str] = os.environ) -> list[Finding]:
-    """Check the packages of an image by their versions and by importing them, each in another process."""
-    from packaging.requirements import Requirement  # pytest depends on it
-
-    needed = {each.name: str(each.specifier) for each in map(Requirement, metadata.requires(OURS) or ())}
-    torch = installed_torch()
-    findings = [_package(name, needed.get(name, ""), torch) for name in _USED]
-    findings.append(_plugin(environ))
-    if torch is not None:
-        findings += [judge_torch(torch, nvidia=0, amd=0, cuda=None), _compiler(environ)]
-    return [*findings, slowing_variables(environ)]
-
-
-def try_import(module: str, *, limit_s: float = IMPORT_LIMIT_S) -> str:
-    """Import a module in another process; return the error in one line, empty if there is none."""
-    try:
-        done = subprocess.run(  # noqa: S603 -- our own program, in our own Python
-            [sys.executable, "-c", f"import {module}"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            timeout=limit_s,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return f"it did not end within {limit_s:g} s"
-    if done.returncode < 0:
-        return f"signal {-done.returncode} ended the process that imported it"
-    lines = done.stderr.decode("utf-8", "replace").splitlines() or [f"exit status {done.returncode}"]
-    return lines[-1] if done.returncode else ""
-
-
-def is_within(version: str, required: str) -> bool:
-    """Whether a version meets a requirement; NVIDIA's builds (2.6.0a0+ecf3bae40a.nv25.01) count as their release."""
-    from packaging.specifiers import SpecifierSet
-    from packaging.version import InvalidVersion, Version
-
-    try:
-        return SpecifierSet(required).contains(Version(version).base_version)
-    except InvalidVersion:
-        return True  # a local build; importing it says more
-
-
-def _package(name: str, required: str, torch: TorchBuild | None) -> Finding:
-    module, without = _USED[name]
-    try:
-        version = metadata.version(name)
-    except metadata.PackageNotFoundError:
-        # A torch for CUDA that finds no GPU skips every benchmark.
-        is_problem = not without or (name == "nvidia-ml-py" and torch is not None and torch.kind == "cuda")
-        report = PACKAGES(name).problem if is_problem else PACKAGES(name).warning
-        # torchvision and timm depend on torch: the image's own build must stay.
-        pinned = f" 'torch=={torch.version}'" if torch and name in ("torchvision", "timm") else ""
-        return report(f"missing{without and f': {without}'}", f"pip install {name}{pinned}")
-    if error := try_import(module):
-        remedy = f"Repair it{without and f': {without}'}. A library of the base image may be missing, or of another version."
-        return PACKAGES(name).problem(f"{version} cannot be imported: {error}", remedy)
-    if not is_within(version, required):
-        report = PACKAGES(name).warning if without else PACKAGES(name).problem
-        return report(f"{version}, and {required} is needed", f"pip install '{name}{required}'")
-    return PACKAGES(name).ok(version)
-
-
-def _plugin(environ: Mapping[str, str]) -> Finding:
-    points = metadata.entry_points(group="pytest11")
-    if not any(each.value == "pytest_accel.plugin" for each in points):
-        text = "pytest does not find it: the package has no entry point here"
-        return PACKAGES("plugin").problem(text, f"Install {OURS} again, with pip.")
-    if environ.get("PYTEST_DISABLE_PLUGIN_AUTOLOAD"):
-        text = "PYTEST_DISABLE_PLUGIN_AUTOLOAD is set: pytest loads it only where it is named"
-        return PACKAGES("plugin").warning(text, "Unset it, or run pytest with -p benchmark -p accel.")
-    return PACKAGES("plugin").ok(f"{OURS} {metadata.version(OURS)}, found by pytest")
-
-
-def _compiler(environ: Mapping[str, str]) -> Finding:
-    """Check for a C compiler and Python's headers: Triton compiles its launchers with them."""
-    candidates = [environ["CC"]] if environ.get("CC") else ["gcc", "cc", "clang"]
-    paths = [path for each in candidates if (path := shutil.which(each, path=environ.get("PATH")))]
-    headers = Path(sysconfig.get_paths()["include"]) / "Python.h"
-    missing = [] if paths else [f"no C compiler ({', '.join(candidates)})"]
-    missing += [] if headers.exists() else [f"no {headers}"]
-    if missing:
-        text = f"{', '.join(missing)}: torch.compile cannot build its kernels"
-        remedy = "Install gcc, libc6-dev and Python's headers (python3-dev), or run with --accel-compile=off."
-        return SOFTWARE("compiler").warning(text, remedy)
-    return SOFTWARE("compiler").ok(f"{paths[0]}, {headers}")

@@ -28,10 +28,6 @@ class Device(Protocol):
     def synchronize(self) -> None: ...
     def reset_peak_memory(self) -> None: ...
     def peak_memory_bytes(self) -> int | None: ...
-    def held_bytes(self) -> int | None:
-        """Return the device memory that this process has reserved; None where it is unknown."""
-        ...
-
     def delay(self, seconds: float) -> Delay: ...
 
 
@@ -73,9 +69,6 @@ class CpuDevice:
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
         return None
-
-    def held_bytes(self) -> int | None:
-        return None  # the host's memory is shared by all processes
 
     def delay(self, seconds: float) -> Delay:
         def spin() -> None:
@@ -122,9 +115,6 @@ class CudaDevice:
             if segment["device"] == self.index and tuple(segment.get("segment_pool_id", (0, 0))) != (0, 0)
         )
         return int(_cuda().max_memory_allocated(self.index) + kept)
-
-    def held_bytes(self) -> int | None:
-        return int(_cuda().memory_reserved(self.index)) or None  # 0: another library allocates
 
     def delay(self, seconds: float) -> Delay:
         """Return a kernel that spins: a host-side sleep would hide behind the launches that run ahead.

@@ -125,8 +125,7 @@ def next_beat(beat: int, elapsed_s: float, period_s: float) -> int:
 class NvmlMonitor:
     """Reads the state of one GPU from `begin()` to `end()`; between them a `SamplingThread` calls `sample`.
 
-    `own_pids` returns the other processes of the measurement; `own_bytes` what this one holds on the GPU, up to a
-    constant (a CUDA context), which is read at every sample where a container hides processes.
+    `own_pids` returns the other processes of the measurement.
     """
 
     def __init__(
@@ -134,13 +133,11 @@ class NvmlMonitor:
         uuid: str,
         own_pids: Callable[[], frozenset[int]] = frozenset,
         *,
-        own_bytes: Callable[[], int | None] = lambda: None,
         clock: Callable[[], float] = time.perf_counter,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._uuid = uuid
         self._own_pids = own_pids
-        self._own_bytes = own_bytes
         self._clock, self._wall_clock = clock, wall_clock
         self._nvml = Nvml(None, "not opened")
         self._handle: object | None = None
@@ -150,7 +147,6 @@ class NvmlMonitor:
         self._problems: dict[str, str] = {}
         self._begin_s = self._begin_wall_s = 0.0
         self._ecc_before: int | None = None
-        self._are_hidden = False  # pids, by a container: ours are not among those that NVML lists
 
     @property
     def name(self) -> str:
@@ -180,8 +176,6 @@ class NvmlMonitor:
         elif not self._calls:
             self._say("NVML", self._nvml.attempt("nvmlDeviceGetUUID", self._handle)[1] or "answers nothing")
         self._ecc_before = self._uncorrected()
-        held = self._held()
-        self._are_hidden = held is not None and not self._own() & held.keys()
         self._begin_wall_s = self._wall_clock()
         self._begin_s = self._clock()
 
@@ -194,10 +188,8 @@ class NvmlMonitor:
             if why:  # it did answer before
                 self._say(field, why)
             else:
-                readings[field] = int(getattr(answer, "used", answer))  # memory is a structure
-        # A framework may take longer for this than NVML for all the rest: only where pids are hidden.
-        ours = self._own_bytes() if self._are_hidden else None
-        self._samples.append(DeviceSample(at_s=at_s, own_memory_bytes=ours, **readings))
+                readings[field] = int(answer)
+        self._samples.append(DeviceSample(at_s=at_s, **readings))
 
     def end(self) -> DeviceReadings:
         """Return all readings; call it when the sampling thread has ended its window."""
@@ -206,7 +198,6 @@ class NvmlMonitor:
         # First: an idle link falls back to a slower generation.
         generation, width = self._ask("CurrPcieLinkGeneration"), self._ask("CurrPcieLinkWidth")
         limits_mw = [self._ask("PowerManagementLimit"), self._ask("EnforcedPowerLimit")]
-        foreign, foreign_memory_bytes = self._others(samples)
         return DeviceReadings(
             begin_s=self._begin_s,
             end_s=end_s,
@@ -220,22 +211,19 @@ class NvmlMonitor:
             pcie_generation_max=self._ask("MaxPcieLinkGeneration"),
             pcie_width=width,
             pcie_width_max=self._ask("MaxPcieLinkWidth"),
-            foreign=foreign,
-            foreign_memory_bytes=foreign_memory_bytes,
+            foreign=self._others(),
             problems=tuple(f"{self.name}: {what}: {why}" for what, why in self._problems.items()),
         )
 
     def _answered(self) -> dict[str, tuple[str, tuple[object, ...]]]:
         """Return the calls that this device answers: a refusal costs more than an answer, at every sample."""
         constant, whole = self._nvml.constant, (self._whole,)
-        memory = (self._handle, constant("nvmlMemory_v2"))  # without what the driver keeps for itself
         candidates = [
             ("sm_mhz", "nvmlDeviceGetClockInfo", (*whole, constant("NVML_CLOCK_SM"))),
             ("memory_mhz", "nvmlDeviceGetClockInfo", (*whole, constant("NVML_CLOCK_MEM"))),
             ("temperature_c", "nvmlDeviceGetTemperature", (*whole, constant("NVML_TEMPERATURE_GPU"))),
             ("event_reasons", "nvmlDeviceGetCurrentClocksEventReasons", whole),
             ("event_reasons", "nvmlDeviceGetCurrentClocksThrottleReasons", whole),  # before driver 535
-            ("memory_used_bytes", "nvmlDeviceGetMemoryInfo", memory),
         ]
         found: dict[str, tuple[str, tuple[object, ...]]] = {}
         for field, function, arguments in candidates:
@@ -256,32 +244,20 @@ class NvmlMonitor:
     def _say(self, what: str, why: str) -> None:
         self._problems.setdefault(what, why)
 
-    def _others(self, samples: tuple[DeviceSample, ...]) -> tuple[tuple[ForeignProcess, ...], int | None]:
-        """Return other processes; where a container hides pids, the most memory that was not ours."""
-        held, busy, own, ours = self._held(), self._busy(), self._own(), self._own_bytes()
+    def _others(self) -> tuple[ForeignProcess, ...]:
+        """Return other processes; none where a container hides pids, ours among them."""
+        held, busy, own = self._held(), self._busy(), {os.getpid(), *self._own_pids()}
         if held is None:
-            return (), None
+            return ()
         pids = held.keys() | busy.keys()
-        if own & pids or ours == 0:
-            idle = 0.0 if busy else None  # without any sample of shares, idleness is unknown
-            return tuple(
-                ForeignProcess(pid=pid, memory_bytes=held.get(pid), busy_share=busy.get(pid, idle))
-                for pid in sorted(pids - own)
-            ), None
-        if ours is None:
-            self._say(
-                "processes",
-                "their ids are of another namespace here; other processes cannot be separated from ours",
-            )
-        not_ours = [
-            max(0, each.memory_used_bytes - each.own_memory_bytes)
-            for each in samples
-            if each.memory_used_bytes is not None and each.own_memory_bytes is not None
-        ]
-        return (), max(not_ours, default=None)
-
-    def _own(self) -> set[int]:
-        return {os.getpid(), *self._own_pids()}
+        if not own & pids:
+            self._say("processes", "hidden by a container, so that others cannot be told from ours")
+            return ()
+        idle = 0.0 if busy else None  # without any sample of shares, idleness is unknown
+        return tuple(
+            ForeignProcess(pid=pid, memory_bytes=held.get(pid), busy_share=busy.get(pid, idle))
+            for pid in sorted(pids - own)
+        )
 
     def _held(self) -> dict[int, int | None] | None:
         """Return memory by process; None where the device does not list them."""

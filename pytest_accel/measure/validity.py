@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 from itertools import pairwise
 from operator import or_
-from statistics import fmean, median
+from statistics import fmean
 
 from pytest_accel.platforms.nvidia import (
     EVENTS,
@@ -34,10 +34,6 @@ THROTTLED_SHARE = 0.05
 THROTTLED_SAMPLES = 2
 # Of the SMs: 5 % is the default tolerance. A monitoring agent takes less.
 BUSY_SHARE = 0.05
-# Below: the CUDA context of our own process (hundreds of MiB), a driver, a display server.
-FOREIGN_BYTES = 1 << 30
-# An idle process does not allocate; the context of a new one takes hundreds of MiB.
-MOVED_BYTES = 64 << 20
 # With longer gaps between samples, their shares are not those of the window.
 MAX_GAP_SHARE = 0.5
 MAX_GAP_S = 1.0
@@ -56,8 +52,6 @@ class DeviceSample:
     memory_mhz: int | None = None
     temperature_c: int | None = None
     event_reasons: int | None = None  # NVML's bit set, see platforms/nvidia.py
-    memory_used_bytes: int | None = None  # by all processes
-    own_memory_bytes: int | None = None  # ours, up to a constant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +79,6 @@ class DeviceReadings:
     pcie_width: int | None = None
     pcie_width_max: int | None = None
     foreign: tuple[ForeignProcess, ...] = ()
-    foreign_memory_bytes: int | None = None  # where pids are hidden: the most memory that was not ours
     problems: tuple[str, ...] = ()
 
 
@@ -108,7 +101,6 @@ def assess(readings: DeviceReadings) -> Validity:
         *_gaps(readings, reasons),
         *_clocks(readings, reasons),
         *_processes(readings.foreign),
-        *_hidden_processes(readings),
         *_device(readings, reasons),
     ]
     return Validity(
@@ -223,29 +215,6 @@ def _who(processes: Sequence[ForeignProcess]) -> str:
 def _held(processes: Sequence[ForeignProcess]) -> str:
     held = sum(process.memory_bytes or 0 for process in processes)
     return f", {gibibytes(held)}" if held > 0 else ""
-
-
-def _hidden_processes(readings: DeviceReadings) -> Iterator[Finding]:
-    """Judge hidden processes (a container hides their pids) by memory that is not ours.
-
-    Their load cannot be separated from ours; their memory can. An idle process does not allocate. Ours is known up to a
-    constant (torch's reserved memory, not its context), so its change decides; where ours is unknown, a warm step is
-    assumed to keep what it has. A single outlier is two readings between which we allocated, and is ignored.
-    """
-    foreign_bytes = readings.foreign_memory_bytes
-    if readings.foreign or foreign_bytes is None or foreign_bytes <= FOREIGN_BYTES:
-        return
-    used = [sample for sample in readings.samples if sample.memory_used_bytes is not None]
-    known = [sample for sample in used if sample.own_memory_bytes is not None]
-    others = [(sample.memory_used_bytes or 0) - (sample.own_memory_bytes or 0) for sample in known or used]
-    smooth = [median(others[place : place + 3]) for place in range(len(others) - 2)]
-    moved_bytes = int(max(smooth) - min(smooth)) if smooth else 0
-    if moved_bytes > MOVED_BYTES:
-        moved = f"memory that is not ours moved by {gibibytes(moved_bytes)} during the window"
-        yield True, f"foreign load (processes are hidden here; {moved})"
-    else:
-        whose = "processes are hidden here: others, or our own CUDA context"
-        yield False, f"{gibibytes(foreign_bytes)} in use that are not our tensors ({whose})"
 
 
 # --- the device itself ------------------------------------------------------------------------------------

@@ -165,7 +165,7 @@ class Accel:
         self, step: Step, loss: Callable[[], float] | None, warmup_steps: int, burst: int
     ) -> tuple[Timed, Observed, float | None]:
         losses: list[float] = []
-        observation = Observation(self.item.config, self.device_, self.hardware, self.ranks)
+        observation = Observation(self.item.config, self.hardware, self.ranks)
         with (
             observation,
             live_progress(self.item.config, self.item.name) as progress,

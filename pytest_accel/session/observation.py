@@ -34,7 +34,6 @@ from pytest_accel.stats.energy import (
 if TYPE_CHECKING:
     import pytest
 
-    from pytest_accel.measure.device import Device
     from pytest_accel.measure.ranks import Ranks
     from pytest_accel.platforms.machine import DetectedDevice
 
@@ -56,14 +55,11 @@ class Observation:
     the state of its own device.
     """
 
-    def __init__(
-        self, config: pytest.Config, device: Device, hardware: DetectedDevice | None, ranks: Ranks
-    ) -> None:
+    def __init__(self, config: pytest.Config, hardware: DetectedDevice | None, ranks: Ranks) -> None:
         mine = (hardware.vendor, hardware.uuid, hardware.index, hardware.mig) if hardware else None
         found = ranks.gather((host.node(), ancestry(), mine))
         here = [each for each in found if each[0] == host.node()]
         leads = ranks.rank == found.index(here[0])
-        self._device = device
         self._hardware = hardware  # None on the host
         # Whose energy is read here; None: another rank reads it.
         self._powered = _of_node([each for _, _, each in here]) if leads else None
@@ -92,7 +88,7 @@ class Observation:
             opened.callback(close_sources, self._sources)
             samplers = [self._sample_power] if self._sources else []
             if hardware is not None and hardware.vendor == "nvidia":
-                watcher = NvmlMonitor(hardware.uuid, self._ours, own_bytes=self._device.held_bytes)
+                watcher = NvmlMonitor(hardware.uuid, self._ours)
                 self._watcher = opened.enter_context(watcher)
                 samplers.append(watcher.sample)
             self._watch = opened.enter_context(SamplingThread(samplers))

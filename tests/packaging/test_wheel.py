@@ -115,14 +115,6 @@ def test_the_suites_of_others_run_as_before(in_bare):
         assert "1 failed, 2 passed, 1 skipped" in shown
 
 
-def test_image_without_torch_lists_what_does_not_work(in_bare):
-    found = json.loads(in_bare.run("pytest-accel", "doctor", "--image", "--json").stdout)["findings"]
-    by_subject = {each["subject"]: each for each in found}
-    assert {by_subject[name]["level"] for name in ("pytest", "pytest-benchmark", "plugin")} == {"ok"}
-    assert by_subject["torch"]["level"] == "warning"
-    assert "accel.measure with steps of your own does" in by_subject["torch"]["text"]
-
-
 # --- the suites of the wheel --------------------------------------------------------------------------
 
 SUITES = ("--pyargs", "pytest_accel.suites")

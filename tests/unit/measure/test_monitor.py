@@ -166,11 +166,9 @@ from pytest_accel.measure.monitor import NvmlMonitor
 
 wanted = json.loads(os.environ["WANTED"])
 ticks = count(100)
-answers = iter(wanted["own_bytes"] or [])
 device_monitor = NvmlMonitor(
     wanted["uuid"],
     lambda: frozenset(wanted["own_pids"]),
-    own_bytes=lambda: next(answers, None),
     clock=lambda: float(next(ticks)),
     wall_clock=lambda: time.time() - 10,
 )
@@ -189,8 +187,8 @@ print(json.dumps([windows, device_monitor.name, os.getpid(), "torch" in sys.modu
 def monitor(fake_nvml):
     """Return the readings of a GPU as plain values, a list for several windows."""
 
-    def seen(*gpus, uuid=UUID, own_pids=(), own_bytes=None, windows=1, **options):
-        wanted = {"uuid": uuid, "own_pids": list(own_pids), "own_bytes": own_bytes, "windows": windows}
+    def seen(*gpus, uuid=UUID, own_pids=(), windows=1, **options):
+        wanted = {"uuid": uuid, "own_pids": list(own_pids), "windows": windows}
         found, _, _, torch = json.loads(fake_nvml.run(CODE, gpus, WANTED=json.dumps(wanted), **options))
         assert not torch
         return found[0] if windows == 1 else found
@@ -211,7 +209,6 @@ def test_changing_values_are_sampled_and_others_read_at_the_ends(monitor):
             clock_mem_mhz="0|3201",
             temperature_c="30|61|64",
             clock_event_reasons="1|0|4",
-            memory_used_mib=4096,
             power_limit_mw=500_000,
             ecc_uncorrected="2|5",
             pcie_generation=4,
@@ -227,8 +224,6 @@ def test_changing_values_are_sampled_and_others_read_at_the_ends(monitor):
         "memory_mhz": 3201,
         "temperature_c": 61,
         "event_reasons": 0,
-        "memory_used_bytes": 4096 * MIB,
-        "own_memory_bytes": None,
     }
     assert (last["at_s"], last["sm_mhz"], last["temperature_c"]) == (102.0, 1515, 64)
     assert last["event_reasons"] == 4
@@ -244,7 +239,6 @@ def test_changing_values_are_sampled_and_others_read_at_the_ends(monitor):
         "pcie_width": 8,
         "pcie_width_max": 16,
         "foreign": [],
-        "foreign_memory_bytes": None,
         "problems": [],
     }
 
@@ -282,30 +276,13 @@ class TestForeignProcesses:
     def test_invalid_utilization_rows_are_ignored(self, monitor):
         assert monitor(gpu(process_utilization=f"{OWN}:90,0:30,4711:4294967295"))["foreign"] == []
 
-    def test_hidden_pids_leave_foreign_memory(self, monitor):
-        hidden = gpu(
-            processes="70001:3000,70002:1500",  # one of them is us
-            process_utilization="70001:50,70002:40",
-            memory_used_mib="0|3500|4500|3000",
-        )
-        seen = monitor(hidden, own_bytes=[3000 * MIB, 3000 * MIB, 3000 * MIB])
+    @pytest.mark.parametrize("processes", ["", "70001:3000,70002:1500"])
+    def test_hidden_pids_are_reported(self, monitor, processes):
+        seen = monitor(gpu(processes=processes, process_utilization=""))
         assert seen["foreign"] == []
-        assert seen["foreign_memory_bytes"] == 1500 * MIB
-        assert [each["own_memory_bytes"] for each in seen["samples"]] == [3000 * MIB] * 2
-        assert seen["problems"] == []
-
-    def test_hidden_pids_without_own_memory_are_reported(self, monitor):
-        seen = monitor(gpu(processes="", process_utilization="", memory_used_mib=900))
-        assert (seen["foreign"], seen["foreign_memory_bytes"]) == ([], None)
-        (problem,) = seen["problems"]
-        assert problem == (
-            "NVML GPU-8f3aab12: processes: their ids are of another namespace here; other processes cannot be separated from ours"
-        )
-
-    def test_process_beside_a_monitor_without_memory_is_foreign(self, monitor):
-        seen = monitor(gpu(processes="4711:10", process_utilization=""), own_bytes=[0, 0, 0])
-        assert [each["pid"] for each in seen["foreign"]] == [4711]
-        assert seen["foreign_memory_bytes"] is None
+        assert seen["problems"] == [
+            "NVML GPU-8f3aab12: processes: hidden by a container, so that others cannot be told from ours"
+        ]
 
 
 class TestGaps:
@@ -350,11 +327,10 @@ class TestGaps:
         assert seen.problems == (f"{device_monitor.name}: NVML: the package nvidia-ml-py is not installed",)
         assert [each.sm_mhz for each in seen.samples] == [None]
 
-    def test_mig_slice_has_the_clocks_of_its_gpu_and_its_own_memory(self, monitor):
+    def test_mig_slice_has_the_clocks_and_limits_of_its_gpu(self, monitor):
         slice_ = FakeSlice(uuid="MIG-1", memory_mib=9856)
         sliced = FakeGpu(uuid=UUID, mig=1, clock_sm_mhz=1700, memory_used_mib=77, slices=(slice_,))
         seen = monitor(sliced, uuid="MIG-1")
         assert seen["samples"][0]["sm_mhz"] == 1700
-        assert seen["samples"][0]["memory_used_bytes"] == 0
         assert seen["power_limit_w"] == 700.0
-        assert (seen["foreign"], seen["foreign_memory_bytes"], seen["problems"]) == ([], None, [])
+        assert (seen["foreign"], seen["problems"]) == ([], [])

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_accel.measure.device import CpuDevice
 from pytest_accel.measure.ranks import Alone
 from pytest_accel.session import observation
 from pytest_accel.session.observation import Observation, energy_metrics
@@ -76,7 +75,7 @@ def no_sensors_of_this_machine(monkeypatch):
 
 
 def observe(clock, meter, *, seconds=4.0, steps=10, ranks=None):
-    observation = Observation(config(meter), CpuDevice(threads=1), None, ranks or Alone())
+    observation = Observation(config(meter), None, ranks or Alone())
     with observation:
         observation.begin()
         clock.now_s += seconds
@@ -116,9 +115,7 @@ def test_missing_sensors_are_the_reason_for_no_energy(clock, monkeypatch):
 def test_lowest_rank_of_a_node_reads_its_sensors(clock, rank, reads):
     other = (platform.node(), [4711], ("nvidia", "GPU-b", 1, None))
     asked = []
-    observation = Observation(
-        config(Meter(0.0, 0.0), asked=asked), CpuDevice(threads=1), None, Ranks(rank, other)
-    )
+    observation = Observation(config(Meter(0.0, 0.0), asked=asked), None, Ranks(rank, other))
     assert bool(asked) is reads
     with observation:
         observation.begin()
@@ -130,7 +127,7 @@ def test_lowest_rank_of_a_node_reads_its_sensors(clock, rank, reads):
 
 def test_each_node_reads_its_sensors(clock):
     asked = []
-    Observation(config(asked=asked), CpuDevice(threads=1), None, Ranks(1, ("another node", [4711], None)))
+    Observation(config(asked=asked), None, Ranks(1, ("another node", [4711], None)))
     assert asked
 
 
@@ -145,7 +142,7 @@ def test_hook_that_raises_is_noted(clock, monkeypatch):
         raise OSError("unplugged")
 
     broken = SimpleNamespace(hook=SimpleNamespace(pytest_accel_power_sources=hook))
-    observation = Observation(broken, CpuDevice(threads=1), None, Alone())
+    observation = Observation(broken, None, Alone())
     with observation:
         observation.begin()
         clock.now_s += 1

@@ -10,9 +10,8 @@ import secrets
 import shlex
 import shutil
 import sys
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING
 from pytest_accel.commands.registry import argument, command, count
 from pytest_accel.stats.paired import DEFAULT_BLOCKS, MAX_BLOCKS, MIN_BLOCKS, RUNS_PER_BLOCK, Slot
 from pytest_accel.stats.quantities import counted, seconds
+from pytest_accel.stats.results import Ending
 
 if TYPE_CHECKING:
     from pytest_accel.commands.runner import Runner
@@ -193,13 +193,11 @@ class _Upgrade:
         return follow(self.sessions, self.blocks)
 
     def _summary(self) -> str:
-        from pytest_accel.report.upgrade import effect_word
-        from pytest_accel.stats.paired import Effect
+        from pytest_accel.report.verdicts import counts, word
 
-        known = [each for each in self.progress().values() if each.effect is not Effect.SKIPPED]
-        counts = Counter("open" if each.is_open else effect_word(each.effect) for each in known)
-        words = ", ".join(f"{number} {word}" for word, number in counts.items()) or "no benchmark"
-        return f"{words} ({seconds(self._duration_s)})"
+        known = [each for each in self.progress().values() if each.status is not Ending.SKIPPED]
+        words = counts("open" if each.is_open else word(each.status) for each in known)
+        return f"{words or 'no benchmark'} ({seconds(self._duration_s)})"
 
     @property
     def _duration_s(self) -> float:
@@ -208,32 +206,33 @@ class _Upgrade:
     def report(self, status: int | None = None) -> int:
         """Print the comparison, write upgrade.json and upgrade.md, and return the exit status."""
         from pytest_accel.report.github import append_step_summary
+        from pytest_accel.report.markdown import render_summary
         from pytest_accel.report.remedies import with_values
-        from pytest_accel.report.upgrade import UpgradeContext, as_json, markdown, screen
-        from pytest_accel.stats.environment import safe_arguments
-        from pytest_accel.stats.paired import Effect, assess
+        from pytest_accel.report.upgrade import JUDGED, screen, upgrade_results
+        from pytest_accel.report.verdicts import headline_of
         from pytest_accel.storage.files import write_atomic
+        from pytest_accel.storage.results import write_results
 
-        found = assess(self.sessions, self.blocks)
-        if status is None:
-            is_strict = ("--accel-inconclusive", "fail") in with_values(self.arguments)
-            status = int(found.status or (is_strict and bool(found.count(Effect.INCONCLUSIVE))))
-        context = UpgradeContext(
-            old=self.environments["old"].command,
-            new=self.environments["new"].command,
-            arguments=safe_arguments(self.arguments),
-            folder=str(self.shown),
-            max_blocks=self.blocks,
-            processes=len(self.sessions),
-            duration_s=self._duration_s,
-            exit_status=status,
-        )
-        page = markdown(found, context)
-        write_atomic(self.folder / "upgrade.json", as_json(found, context))
+        is_strict = ("--accel-inconclusive", "fail") in with_values(self.arguments)
+        found = upgrade_results(self.sessions, self.blocks, strict=is_strict)
+        is_judged = any(each.status in JUDGED for each in found.results)
+        if status is None:  # a comparison that judged nothing is not green
+            status = int(not is_judged or bool(found.failures))
+        names = (f"{side}: {environment.command}" for side, environment in self.environments.items())
+        found = replace(found, exit_status=status, remarks=(*names, *found.remarks))
+        page = render_summary(found)
+        write_results(self.folder / "upgrade.json", found)
         write_atomic(self.folder / "upgrade.md", page)
         if problem := append_step_summary(os.environ, page):
             self.say(problem)
-        print("\n".join(screen(found, context)))
+        headline = headline_of(found).text if is_judged else "Nothing was judged, and that is not green"
+        print(
+            *screen(found),
+            "",
+            f"{headline}. {len(self.sessions)} processes, {seconds(self._duration_s)}.",
+            f"Everything is in {self.shown}: upgrade.md, upgrade.json, results and logs of each process.",
+            sep="\n",
+        )
         return status
 
     def say(self, line: str) -> None:

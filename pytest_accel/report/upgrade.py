@@ -1,142 +1,67 @@
-"""Reports of an upgrade: terminal screen, Markdown page, JSON."""
+"""An upgrade as results of a session: the runs of the new environment, judged in pairs with those of the old."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import replace
 
 from pytest_accel.report.comparison import TextTable
-from pytest_accel.report.markdown import prose
-from pytest_accel.report.terminal import changed, in_words
-from pytest_accel.stats.environment import describe
-from pytest_accel.stats.gate import Verdict, loss
-from pytest_accel.stats.paired import (
-    MAX_BLOCKS,
-    Decision,
-    Effect,
-    PairedBenchmark,
-    PairedComparison,
-    blocks_needed,
-    pair_differences,
-)
-from pytest_accel.stats.quantities import counted, inert, percent, printable, seconds, si
-from pytest_accel.storage.codec import encode, render
+from pytest_accel.report.terminal import change, in_words, line_text
+from pytest_accel.report.verdicts import in_order, status_word
+from pytest_accel.stats.environment import Change, Environment, describe, diff, diff_identity
+from pytest_accel.stats.gate import Outcome, Verdict
+from pytest_accel.stats.paired import MAX_BLOCKS, PairedBenchmark, Sessions, blocks_needed, follow, notes
+from pytest_accel.stats.quantities import counted, inert, percent, printable, si
+from pytest_accel.stats.results import Ending, ReportLine, Result, SessionResults
 
-KIND = "pytest-accel upgrade"
-SCHEMA_VERSION = 3
-_HEADINGS = ("benchmark", "platform", "unit", "old", "new", "change", "verdict")
-_QUIET = frozenset({Effect.OK, Effect.IMPROVED})
-_GRAVITY = tuple(Effect)
-# By decision: what it means, and what to do next.
-_DECISIONS = {
-    Decision.ACCEPT: (
-        "nothing is slower than is tolerated",
-        "switch to the new environment; the baselines hold as they are",
-    ),
-    Decision.REJECT: (
-        "the new environment is worse",
-        "stay with the old environment, and send upgrade.md to those who built the new one",
-    ),
-    Decision.REPEAT: (
-        "nothing was judged, and that is not green",
-        "pytest-accel doctor; then the same again on a quiet node",
-    ),
-    Decision.UNDECIDED: (
-        "nothing is known to be worse, and not everything is known",
-        "what the lines above say; or accept, knowing that these benchmarks are not decided",
-    ),
-}
+JUDGED = frozenset({Outcome.REGRESSED, Outcome.INCONCLUSIVE, Outcome.IMPROVED, Outcome.OK})
+_FAILS = frozenset({Outcome.REGRESSED, Outcome.INVALID, Ending.FAILED})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpgradeContext:
-    """What the reader needs beside the verdicts."""
+def upgrade_results(sessions: Sessions, max_blocks: int, *, strict: bool = False) -> SessionResults:
+    """Return the results of all benchmarks, with the runs of the old environment as their baselines.
 
-    old: str  # the commands that lead into the environments
-    new: str
-    arguments: tuple[str, ...]  # pytest's
-    folder: str
-    max_blocks: int
-    processes: int
-    duration_s: float  # of all of them
-    exit_status: int
-
-
-def screen(found: PairedComparison, context: UpgradeContext) -> list[str]:
-    """Return the lines that the command prints."""
-    table = _table(in_order(found.rows)).lines()
-    count = f"{context.processes} process{'' if context.processes == 1 else 'es'}"
-    end = (
-        f"{count}, {seconds(context.duration_s)}. Everything is in {context.folder}: upgrade.md, upgrade.json, "
-        "results and logs of each process."
+    `strict`: an inconclusive benchmark fails.
+    """
+    environments = {key: each for session in sessions.values() for key, each in session.environments.items()}
+    rows = follow(sessions, max_blocks).values()
+    return replace(
+        next(iter(sessions.values())),
+        duration_s=sum(each.duration_s for each in sessions.values()),
+        command=(),
+        environments=environments,
+        results=tuple(_result(row, environments, max_blocks, strict=strict) for row in rows),
+        findings=(),
+        remarks=tuple(notes(sessions)),
     )
-    lines = [*([*table, ""] if found.rows else []), *_below(found, context), "", headline(found), end]
-    return [inert(printable(line)) for line in lines]
 
 
-def markdown(found: PairedComparison, context: UpgradeContext) -> str:
-    """Return the page that is handed round."""
-    table = [*_table(in_order(found.rows)).markdown(), ""] if found.rows else []
-    lines = [f"- {prose(line, characters=2000)}" for line in _below(found, context)]
-    return "\n".join([f"# Upgrade: {prose(headline(found))}", "", *table, *lines]) + "\n"
+def _result(
+    row: PairedBenchmark, environments: Mapping[str, Environment], max_blocks: int, *, strict: bool
+) -> Result:
+    is_judged = row.verdict is not None and row.status in JUDGED
+    lines = [ReportLine(text=explanation(row, max_blocks), status=row.status)]
+    if is_judged and row.failure:
+        lines.append(ReportLine(text=row.failure, status=Ending.FAILED))
+    if row.numerics:
+        lines.append(ReportLine(text=row.numerics))
+    known = [*row.new[-1:], *row.old[-1:], *filter(None, [row.ended_by])]
+    return replace(
+        known[0] if known else Result(benchmark=row.benchmark, status=row.status),
+        status=row.status,
+        failed=row.status in _FAILS or bool(row.failure) or (strict and row.status is Outcome.INCONCLUSIVE),
+        lines=tuple(lines),
+        traceback=row.ended_by.traceback if row.ended_by else (),
+        runs=tuple(each.runs[-1] for each in row.new),
+        baseline=tuple(each.runs[-1] for each in row.old),
+        verdicts=(row.verdict,) if row.verdict and is_judged else (),
+        changes=_changes(row, environments),
+    )
 
 
-def headline(found: PairedComparison) -> str:
-    """Return the decision with the number of benchmarks of each effect."""
-    counts = Counter(row.effect for row in found.rows)
-    words = ", ".join(f"{counts[effect]} {effect_word(effect)}" for effect in _GRAVITY if counts[effect])
-    tolerances = sorted({row.verdict.tolerance for row in found.rows if row.verdict})
-    if tolerances:
-        least, most = percent(tolerances[0]), percent(tolerances[-1])
-        words += f"; tolerance {least}" if least == most else f"; tolerances {least} to {most}"
-    meaning, _ = _DECISIONS[found.decision]
-    return f"{found.decision.value.upper()}: {meaning} ({words or 'no benchmark'})."
-
-
-def effect_word(effect: Effect) -> str:
-    """Return the word for an effect; what needs attention in capitals."""
-    return effect.value if effect in _QUIET else effect.value.upper()
-
-
-def in_order(rows: Sequence[PairedBenchmark]) -> list[PairedBenchmark]:
-    """Return rows with the gravest effect and the largest loss first."""
-
-    def order(row: PairedBenchmark) -> tuple[int, float]:
-        lost = row.verdict.slowdown.point if row.verdict and row.verdict.slowdown else 0.0
-        return _GRAVITY.index(row.effect), 0.0 if row.effect in _QUIET else -lost
-
-    return sorted(rows, key=order)
-
-
-def _table(rows: Sequence[PairedBenchmark]) -> TextTable:
-    left = tuple(heading not in ("old", "new", "change") for heading in _HEADINGS)
-    return TextTable(headings=_HEADINGS, left=left, rows=tuple(map(_cells, rows)))
-
-
-def _cells(row: PairedBenchmark) -> tuple[str, ...]:
-    old, new = ("" if (rate := row.throughput(side)) is None else si(rate) for side in ("old", "new"))
-    change = changed(row.verdict.slowdown.point) if row.verdict and row.verdict.slowdown else ""
-    newest = row.newest
-    unit = f"{newest.unit}/s" if newest and newest.unit else ""
-    return row.name, newest.platform if newest else "", unit, old, new, change, effect_word(row.effect)
-
-
-def _below(found: PairedComparison, context: UpgradeContext) -> Iterator[str]:
-    """Yield the lines below the table."""
-    yield f"old: {context.old}"
-    yield f"new: {context.new}"
-    yield f"differs: {describe(found.changes) or 'nothing in the recorded environment'}"
-    for row in in_order(found.rows):
-        yield f"{effect_word(row.effect)}  {row.name}: {explanation(row, context.max_blocks)}"
-        if row.effect in _QUIET and row.failure:
-            yield f"FAILED  {row.name}: {row.failure}"
-        if row.numerics:
-            yield f"note: {row.name}: {row.numerics}"
-    yield from (f"note: {note}" for note in found.notes)
-    _, next_step = _DECISIONS[found.decision]
-    yield f"next: {next_step}"
+def _changes(row: PairedBenchmark, environments: Mapping[str, Environment]) -> tuple[Change, ...]:
+    old, new = (environments.get(side[-1].environment) if side else None for side in (row.old, row.new))
+    return (*diff_identity(old, new), *diff(old, new)) if old and new else ()
 
 
 def explanation(row: PairedBenchmark, max_blocks: int) -> str:
@@ -167,35 +92,27 @@ def _remedy(verdict: Verdict, max_blocks: int) -> str:
     return f"noise {percent(noise)} resolves {percent(resolution)} here: {remedy}"
 
 
-def as_json(found: PairedComparison, context: UpgradeContext) -> str:
-    """Return everything, unrounded."""
-    content = {
-        "kind": KIND,
-        "schema_version": SCHEMA_VERSION,
-        **encode(context),
-        "decision": found.decision.value,
-        "changes": encode(found.changes),
-        "notes": list(found.notes),
-        "benchmarks": [_plain(row, context.max_blocks) for row in found.rows],
-    }
-    return render(content) + "\n"
+def screen(session: SessionResults) -> list[str]:
+    """Return the table, what differs between the environments, and a line for each verdict."""
+    shown = [each for each in in_order(session.results) if each.status is not Ending.SKIPPED]
+    changes = dict.fromkeys(each for result in shown for each in result.changes)
+    table = TextTable(
+        headings=("benchmark", "platform", "unit", "old", "new", "verdict"),
+        left=(True, True, True, False, False, True),
+        rows=tuple(_row(result) for result in shown),
+    )
+    lines = [
+        *(table.lines() if shown else []),
+        "",
+        *session.remarks,
+        f"differs: {describe(tuple(changes)) or 'nothing in the recorded environment'}",
+        *(line_text(result.name, line) for result in shown for line in result.lines),
+    ]
+    return [inert(printable(line)) for line in lines]
 
 
-def _plain(row: PairedBenchmark, max_blocks: int) -> dict[str, Any]:
-    newest = row.newest
-    old, new = ([each.runs[-1] for each in side] for side in (row.old, row.new))
-    return {
-        "benchmark": row.benchmark,
-        "platform": newest.platform if newest else "",
-        "unit": newest.unit if newest else "",
-        "effect": row.effect.value,
-        "fails": row.fails,
-        "explanation": explanation(row, max_blocks),
-        "numerics": row.numerics,
-        "old_throughput": row.throughput("old"),
-        "new_throughput": row.throughput("new"),
-        "verdict": encode(row.verdict),
-        "old_step_time_s": [run.step_time_s for run in old],
-        "new_step_time_s": [run.step_time_s for run in new],
-        "pair_losses": [loss(d) for d in pair_differences(old, new)],  # also of an unfinished block
-    }
+def _row(result: Result) -> tuple[str, ...]:
+    old, new = ("" if each is None else si(each) for each in (result.baseline_throughput, result.throughput))
+    unit = f"{result.unit}/s" if result.unit else ""
+    verdict = f"{status_word(result)} {change(result)}".rstrip()
+    return result.name, result.platform, unit, old, new, verdict

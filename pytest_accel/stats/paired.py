@@ -1,4 +1,4 @@
-"""Paired comparison of an old and a new environment: schedule, verdict per benchmark, decision on the whole.
+"""Paired comparison of an old and a new environment: schedule, and the verdict on each benchmark.
 
 Processes of both environments alternate in blocks of four: old new new old, then new old old new. Neighbours share the
 clocks, temperature and load of their minutes, which cancel in their difference; a linear drift cancels within a block.
@@ -11,12 +11,10 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
-from itertools import chain
 from typing import Literal
 
 from pytest_accel.stats.comparison import configuration_changes, was_slowed, why_unusable
-from pytest_accel.stats.environment import Change, Environment, describe, diff, diff_identity
+from pytest_accel.stats.environment import Environment, describe, diff_identity
 from pytest_accel.stats.gate import (
     Difference,
     Outcome,
@@ -27,7 +25,6 @@ from pytest_accel.stats.gate import (
     centre,
     decide,
     inflation,
-    interval,
     is_open,
     levels,
     loss,
@@ -38,7 +35,7 @@ from pytest_accel.stats.gate import (
     t_quantile,
 )
 from pytest_accel.stats.quantities import counted
-from pytest_accel.stats.results import Ending, Result, SessionResults, describe_loss_change
+from pytest_accel.stats.results import Ending, Result, SessionResults, Status, describe_loss_change
 from pytest_accel.stats.run import Run
 
 Side = Literal["old", "new"]
@@ -155,19 +152,6 @@ def blocks_needed(noise: float, tolerance: float) -> int | None:
 # --- progress of each benchmark ---------------------------------------------------------------------
 
 
-class Effect(Enum):
-    """What the new environment did to one benchmark, the gravest first; some are outcomes of the gate."""
-
-    REGRESSED = "regressed"
-    LOST = "lost"  # the old environment measures it, the new one does not
-    INCONCLUSIVE = "inconclusive"
-    NOT_JUDGED = "not-judged"  # there is nothing to compare
-    IMPROVED = "improved"
-    OK = "ok"
-    SKIPPED = "skipped"  # in both: a benchmark of another machine
-
-
-JUDGED = frozenset({Effect.REGRESSED, Effect.OK, Effect.IMPROVED, Effect.INCONCLUSIVE})
 _REPLACED = frozenset({Ending.FAILED, Outcome.INVALID})  # another run of these may be a good one
 
 
@@ -189,40 +173,25 @@ Sessions = Mapping[Slot, SessionResults]  # finished processes, in their order
 
 @dataclass(slots=True, kw_only=True)
 class PairedBenchmark:
-    """One benchmark in both environments, as far as it is known."""
+    """One benchmark in both environments, as far as it is known. The old one stands for a baseline."""
 
     benchmark: str  # its node id
     old: list[Result] = field(default_factory=list)  # usable, one for each run, in the order of their pairs
     new: list[Result] = field(default_factory=list)
     verdict: Verdict | None = None  # after the last complete block
-    effect: Effect = Effect.NOT_JUDGED
+    status: Status = Ending.NOT_MEASURED
     why: str = "ended before its first block was complete"  # where there is no verdict
     ended_by: Result | None = None  # an unusable result
     is_open: bool = True
     wants_replacement: bool = False  # the latest run is unusable and may be tried once more
 
     @property
-    def name(self) -> str:
-        return self.benchmark.partition("::")[2] or self.benchmark
-
-    @property
-    def newest(self) -> Result | None:
-        return next(reversed([*filter(None, [self.ended_by]), *self.old, *self.new]), None)
-
-    def throughput(self, side: Side) -> float | None:
-        results = self.old if side == "old" else self.new
-        if not results:
-            return None
-        return results[0].work_per_step / interval([each.runs[-1] for each in results], Policy()).point_s
-
-    @property
     def failure(self) -> str:
         """Why the new environment's session failed it, whatever its speed, where the old one's did not."""
-        if any(each.failed for each in self.old):
+        failed = next((each for each in self.new if each.failed), None)
+        if failed is None or any(each.failed for each in self.old):
             return ""
-        ended = [self.ended_by] if self.ended_by and self.old else []
-        failed = next((each for each in (*self.new, *ended) if each.failed), None)
-        return (failed.text or failed.status.value) if failed else ""
+        return failed.text or failed.status.value
 
     @property
     def numerics(self) -> str:
@@ -233,12 +202,8 @@ class PairedBenchmark:
         change = describe_loss_change(before, self.new[-1].runs[-1].loss)
         return f"loss after the same seeded steps {change}" if change else ""
 
-    @property
-    def fails(self) -> bool:
-        return self.effect in {Effect.REGRESSED, Effect.LOST} or bool(self.failure)
-
-    def end(self, effect: Effect, why: str = "", result: Result | None = None) -> None:
-        self.effect, self.why, self.ended_by, self.is_open = effect, why, result, False
+    def end(self, status: Status, why: str = "", result: Result | None = None) -> None:
+        self.status, self.why, self.ended_by, self.is_open = status, why, result, False
 
 
 def follow(sessions: Sessions, max_blocks: int) -> dict[str, PairedBenchmark]:
@@ -254,7 +219,7 @@ def _follow(name: str, places: Sequence[Sessions], max_blocks: int) -> PairedBen
     found = PairedBenchmark(benchmark=name)
     if all(_is_skipped(_find(name, each)) for place in places for each in place.values()):
         if len(places) > 1:  # both environments were asked
-            found.end(Effect.SKIPPED)
+            found.end(Ending.SKIPPED, "skipped in both environments")
         return found
     first: tuple[Result, Environment | None] | None = None
     for attempts in places:
@@ -270,16 +235,16 @@ def _follow(name: str, places: Sequence[Sessions], max_blocks: int) -> PairedBen
         now = result, session.environments.get(result.environment)
         first = first or now
         if why := _why_incomparable(first, now):
-            found.end(Effect.NOT_JUDGED, f"its runs cannot be compared: {why}", result)
+            found.end(Outcome.STALE_BASELINE, f"its runs cannot be compared: {why}", result)
             return found
         (found.old if slot.side == "old" else found.new).append(result)
         if slot.place == RUNS_PER_BLOCK:
             old, new = ([each.runs[-1] for each in side] for side in (found.old, found.new))
             verdict = found.verdict = judge_pairs(old, new, result.tolerance, max_blocks)
             if not verdict.wants_another_run:
-                found.end(Effect(verdict.outcome.value))
+                found.end(verdict.outcome)
                 return found
-            found.effect, found.why = Effect.INCONCLUSIVE, ""
+            found.status, found.why = Outcome.INCONCLUSIVE, ""
     return found
 
 
@@ -297,11 +262,11 @@ def _end_unusable(found: PairedBenchmark, side: Side, result: Result | None, *, 
     else:
         ending = ": ".join(filter(None, (result.status.value, result.text)))
     if result is not None and result.status is Outcome.INVALID:
-        found.end(Effect.NOT_JUDGED, f"disturbed in the {side} environment: {ending}", result)
+        found.end(Outcome.INVALID, f"disturbed in the {side} environment: {ending}", result)
     elif side == "new":
-        found.end(Effect.LOST, f"the old environment measures it, the new one does not: {ending}", result)
+        found.end(Ending.FAILED, f"the old environment measures it, the new one does not: {ending}", result)
     else:
-        found.end(Effect.NOT_JUDGED, f"the old environment did not measure it: {ending}", result)
+        found.end(Outcome.NO_BASELINE, f"the old environment did not measure it: {ending}", result)
 
 
 def _is_skipped(result: Result | None) -> bool:
@@ -319,67 +284,8 @@ def _why_incomparable(
     return ""
 
 
-# --- the whole comparison ---------------------------------------------------------------------------
-
-
-class Decision(Enum):
-    """What to do about the new environment, the gravest first."""
-
-    REJECT = "reject"  # something is slower, or does not run
-    REPEAT = "repeat"  # nothing was judged
-    UNDECIDED = "undecided"  # nothing is known to be worse, and something is not known
-    ACCEPT = "accept"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PairedComparison:
-    rows: tuple[PairedBenchmark, ...]  # in the order of the sessions
-    changes: tuple[Change, ...] = ()  # of the environment, most likely causes first
-    notes: tuple[str, ...] = ()
-
-    def count(self, *effects: Effect) -> int:
-        return sum(row.effect in effects for row in self.rows)
-
-    @property
-    def decision(self) -> Decision:
-        if any(row.fails and row.effect is not Effect.NOT_JUDGED for row in self.rows):
-            return Decision.REJECT
-        if not self.count(*JUDGED):
-            return Decision.REPEAT
-        return Decision.UNDECIDED if self.count(Effect.INCONCLUSIVE, Effect.NOT_JUDGED) else Decision.ACCEPT
-
-    @property
-    def status(self) -> int:
-        """The exit status; a comparison that judged nothing is not green."""
-        return int(not self.count(*JUDGED) or any(row.fails for row in self.rows))
-
-
-def assess(sessions: Sessions, max_blocks: int) -> PairedComparison:
-    """Return the whole comparison; what is still open is inconclusive."""
-    found = follow(sessions, max_blocks)
-    old, new = _environments(sessions, "old"), _environments(sessions, "new")
-    changes = chain.from_iterable(
-        (*diff_identity(old[name], new[name]), *diff(old[name], new[name])) for name in new if name in old
-    )
-    return PairedComparison(
-        rows=tuple(each for each in found.values() if each.effect is not Effect.SKIPPED),
-        changes=tuple(dict.fromkeys(changes)),
-        notes=tuple(_notes(sessions, found)),
-    )
-
-
-def _environments(sessions: Sessions, side: Side) -> dict[str, Environment]:
-    """Return the last known environment of each benchmark on one side."""
-    return {
-        result.benchmark: session.environments[result.environment]
-        for slot, session in sessions.items()
-        if slot.side == side
-        for result in session.results
-        if result.environment in session.environments
-    }
-
-
-def _notes(sessions: Sessions, found: Mapping[str, PairedBenchmark]) -> Iterator[str]:
+def notes(sessions: Sessions) -> Iterator[str]:
+    """Yield what is to be known of the measurement as a whole."""
     counts = Counter(
         slot.side
         for slot, session in sessions.items()
@@ -402,5 +308,3 @@ def _notes(sessions: Sessions, found: Mapping[str, PairedBenchmark]) -> Iterator
     )
     for (name, side, status), count in replaced.items():
         yield f"{name}: {counted(count, 'run')} of the {side} environment {status}, and measured again"
-    if skipped := sum(each.effect is Effect.SKIPPED for each in found.values()):
-        yield f"{counted(skipped, 'benchmark')} of other machines skipped in both"

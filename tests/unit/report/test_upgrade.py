@@ -1,94 +1,92 @@
-"""Reports of an upgrade: the gravest first, nothing from outside obeyed, JSON with everything."""
+"""An upgrade as results: the new environment's runs against the old one's, nothing from outside obeyed."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
 
-from pytest_accel.report.upgrade import UpgradeContext, as_json, explanation, markdown, screen
-from pytest_accel.stats.environment import diff
+from pytest_accel.report.markdown import render_summary
+from pytest_accel.report.upgrade import explanation, screen, upgrade_results
 from pytest_accel.stats.gate import Outcome
-from pytest_accel.stats.paired import Effect, PairedBenchmark, PairedComparison, judge_pairs
-from pytest_accel.stats.results import ReportLine
+from pytest_accel.stats.paired import PairedBenchmark, Sessions, Slot, judge_pairs
+from pytest_accel.stats.results import Ending, ReportLine, Result, SessionResults
 from pytest_accel.stats.run import Run
-from tests.support.results import NOW, THEN, make_result
+from pytest_accel.storage.results import parse, render
+from tests.support.results import NOW, THEN, make_result, make_session
 
-CONTEXT = UpgradeContext(
-    old="apptainer exec --nv old.sif",
-    new="apptainer exec --nv new.sif",
-    arguments=("bench",),
-    folder="kept",
-    max_blocks=5,
-    processes=8,
-    duration_s=90.0,
-    exit_status=1,
-)
+SLOWER = {"test_same": 1.0, "test_slow": 1.2, "test_fast": 0.8, "test_slower": 1.4}
 
 
-def row(name: str, effect: Effect, slower: float = 1.0, **more: object) -> PairedBenchmark:
-    made = replace(make_result(Outcome.NO_BASELINE, name=name), work_per_step=128.0, unit="images")
-    old, new = (
-        [Run(session="s", rounds_s=(step_s,) * 6, steps_per_round=10)] * 4 for step_s in (0.04, 0.04 * slower)
-    )
-    return PairedBenchmark(
-        benchmark=f"bench_suites/test_cnn.py::{name}",
-        effect=effect,
-        why="",
-        is_open=False,
-        old=[replace(made, runs=(run,)) for run in old],
-        new=[replace(made, runs=(run,), **more) for run in new],
-        verdict=judge_pairs(old, new),
-    )
+def measured(name: str, step_s: float, slot: Slot, **more: object) -> Result:
+    environment = THEN if slot.side == "old" else NOW
+    run = Run(session="s", rounds_s=(step_s,) * 6, steps_per_round=10, environment=environment.key)
+    made = make_result(Outcome.NO_BASELINE, name=name)
+    own = {"runs": (run,), "environment": environment.key, "baseline": (), "verdicts": (), "changes": ()}
+    return replace(made, **own, work_per_step=128.0, unit="images", **more)
 
 
-def comparison(*more: PairedBenchmark, **fields: object) -> PairedComparison:
-    rows = [
-        row("test_same", Effect.OK),
-        row("test_slow", Effect.REGRESSED, 1.2),
-        row("test_fast", Effect.IMPROVED, 0.8),
-        row("test_slower", Effect.REGRESSED, 1.4),
-    ]
-    return PairedComparison(rows=(*rows, *more), changes=diff(THEN, NOW), **fields)
+def sessions(slower: dict[str, float], **of_new: object) -> Sessions:
+    slots = [Slot(block=block, place=place) for block in (1, 2) for place in (1, 2, 3, 4)]
+    return {
+        slot: make_session(
+            [
+                measured(
+                    name,
+                    0.04 * (times if slot.side == "new" else 1.0),
+                    slot,
+                    **(of_new if slot.side == "new" else {}),
+                )
+                for name, times in slower.items()
+            ]
+        )
+        for slot in slots
+    }
 
 
-LOST = PairedBenchmark(
-    benchmark="t.py::test_lost", effect=Effect.LOST, why="the new one does not: failed: boom"
-)
+def upgraded(slower: dict[str, float], **of_new: object) -> SessionResults:
+    return upgrade_results(sessions(slower, **of_new), 5)
+
+
+def test_results_have_both_sides_the_verdict_and_what_differs():
+    found = {each.name: each for each in upgraded(SLOWER).results}
+    slow = found["test_slow"]
+    assert (slow.status, slow.failed) == (Outcome.REGRESSED, True)
+    assert slow.verdict.slowdown.point == pytest.approx(1 - 1 / 1.2)
+    assert (len(slow.runs), len(slow.baseline)) == (4, 4)
+    assert slow.throughput == pytest.approx(128 / 0.048)
+    assert "torch" in {change.name for change in slow.changes}
+    assert found["test_fast"].status is Outcome.IMPROVED
+
+
+def test_results_are_stored_and_read_back_as_those_of_a_session():
+    found = upgraded(SLOWER)
+    assert parse(render(found), "upgrade.json") == found
 
 
 def test_screen_and_page_have_the_gravest_first_and_a_line_for_each_verdict():
-    found = comparison(LOST, notes=("measured on hosts of several names",))
-    lines = screen(found, CONTEXT)
-    names = [line.split()[0] for line in lines[1:6]]
-    assert names == ["test_slower", "test_slow", "test_lost", "test_fast", "test_same"]
+    found = upgraded(SLOWER)
+    lines = screen(found)
+    names = [line.split()[0] for line in lines[1:5]]
+    assert names == ["test_slower", "test_slow", "test_fast", "test_same"]
     text = "\n".join(lines)
-    for said in (
-        "REGRESSED  test_slow: 16.7 % slower (at least ",
-        "LOST  test_lost: the new one does not: failed: boom",
-        "differs: driver 570.124.06 -> 580.159.04, cuDNN 9.10.2 -> 9.19.0",
-        "note: measured on hosts of several names",
-        "REJECT: the new environment is worse (2 REGRESSED, 1 LOST, 1 improved, 1 ok; tolerance 5.0 %).",
-        "send upgrade.md to those who built the new one",
-    ):
-        assert said in text
-    page = markdown(found, CONTEXT)
-    assert page.startswith("# Upgrade: REJECT")
-    assert page.count("| REGRESSED |") == 2
-    assert "| LOST |" in page
+    assert "REGRESSED  test_slow: 16.7 % slower (at least " in text
+    assert "driver 570.124.06 -> 580.159.04, cuDNN 9.10.2 -> 9.19.0" in text
+    assert render_summary(found).count("| **REGRESSED** |") == 2
 
 
-def test_failure_and_another_loss_are_shown_beside_ok():
-    found = PairedComparison(rows=(row("test_a", Effect.OK, failed=True, lines=(ReportLine(text="off"),)),))
-    text = "\n".join(screen(found, CONTEXT))
-    assert "FAILED  test_a: off" in text
-    assert "REJECT" in text
+def test_failure_of_the_new_environment_alone_is_shown_beside_ok():
+    found = upgraded({"test_a": 1.0}, failed=True, lines=(ReportLine(text="off"),))
+    assert [each.failed for each in found.results] == [True]
+    assert "FAILED  test_a: off" in "\n".join(screen(found))
 
 
-def test_nothing_judged_is_not_green():
-    text = screen(PairedComparison(rows=()), CONTEXT)
-    assert "REPEAT: nothing was judged, and that is not green (no benchmark)." in text
+def test_benchmark_that_the_new_environment_does_not_have_fails():
+    found = sessions({"test_a": 1.0})
+    gone = {slot: make_session([]) if slot.side == "new" else each for slot, each in found.items()}
+    (result,) = upgrade_results(gone, 5).results
+    assert (result.status, result.failed) == (Ending.FAILED, True)
+    assert "the new one does not: it was not found" in result.text
 
 
 @pytest.mark.parametrize(
@@ -100,34 +98,16 @@ def test_nothing_judged_is_not_green():
     ],
 )
 def test_open_question_says_what_would_decide_it(noise, remedy):
-    found = row("test_a", Effect.INCONCLUSIVE, 1.04)
-    found.verdict = replace(found.verdict, noise=noise, wants_another_run=False, outcome=Outcome.INCONCLUSIVE)
-    assert remedy in explanation(found, 5)
-
-
-def test_json_has_everything_unrounded():
-    content = json.loads(as_json(comparison(LOST), CONTEXT))
-    assert (content["kind"], content["decision"], content["exit_status"]) == (
-        "pytest-accel upgrade",
-        "reject",
-        1,
+    old, new = ([Run(session="s", rounds_s=(each,) * 6, steps_per_round=10)] * 4 for each in (0.04, 0.0416))
+    verdict = replace(
+        judge_pairs(old, new), noise=noise, wants_another_run=False, outcome=Outcome.INCONCLUSIVE
     )
-    rows = {each["benchmark"].partition("::")[2]: each for each in content["benchmarks"]}
-    slow = rows["test_slow"]
-    assert slow["new_throughput"] == pytest.approx(128 / 0.048)
-    assert slow["verdict"]["slowdown"]["point"] == pytest.approx(1 - 1 / 1.2)
-    assert slow["pair_losses"] == pytest.approx([1 - 1 / 1.2] * 4)
-    assert (slow["verdict"]["runs"], rows["test_lost"]["verdict"]) == (4, None)
-    assert rows["test_lost"]["fails"]
+    row = PairedBenchmark(benchmark="test_a", status=Outcome.INCONCLUSIVE, why="", verdict=verdict)
+    assert remedy in explanation(row, 5)
 
 
-@pytest.mark.parametrize(
-    "name", ["test_x[| a | b |]", "test_x[::error::boom]", "test_x[\x1b[31m]", "test_x[@somebody]"]
-)
+@pytest.mark.parametrize("name", ["test_x[::error::boom]", "test_x[\x1b[31m]"])
 def test_names_are_shown_and_never_obeyed(name):
-    found = PairedComparison(rows=(row(name, Effect.REGRESSED, 1.2),))
-    assert all(line.isprintable() for line in screen(found, CONTEXT))
-    assert not any(line.lstrip().startswith("::") for line in screen(found, CONTEXT))
-    page = markdown(found, CONTEXT)
-    (table_row,) = [line for line in page.splitlines() if line.startswith("| test")]
-    assert table_row.replace("\\|", "").count("|") == 8
+    lines = screen(upgraded({name: 1.2}))
+    assert all(line.isprintable() for line in lines)
+    assert not any(line.lstrip().startswith("::") for line in lines)

@@ -13,20 +13,18 @@ from hypothesis import strategies as st
 from pytest_accel.stats.gate import Outcome, Policy
 from pytest_accel.stats.paired import (
     DEFAULT_BLOCKS,
-    Decision,
-    Effect,
     Sessions,
     Slot,
-    assess,
     block_order,
     blocks_needed,
     decision_points,
     follow,
     judge_pairs,
+    notes,
     paired_policy,
     resolution_factor,
 )
-from pytest_accel.stats.results import Ending, ReferenceFigure, ReportLine, Result
+from pytest_accel.stats.results import Ending, ReferenceFigure, ReportLine, Result, Status
 from pytest_accel.stats.run import Run
 from tests.support.results import NOW, THEN, make_result, make_session
 
@@ -268,17 +266,17 @@ def first_process() -> Sessions:
     return filled(1, 1, measured())
 
 
-def effect(sessions: Sessions) -> Effect | None:
-    """Return the effect of the only benchmark; None while it is open."""
+def status_of(sessions: Sessions) -> Status | None:
+    """Return the status of the only benchmark; None while it is open."""
     found = follow(sessions, 5)[NAME]
-    return None if found.is_open else found.effect
+    return None if found.is_open else found.status
 
 
 def test_the_unchanged_is_decided_by_one_group_and_the_slower_by_two():
-    assert effect(blocks(1)) is Effect.OK
-    assert effect(blocks(1, 1.2)) is None
-    assert effect(blocks(2, 1.2)) is Effect.REGRESSED
-    assert effect(blocks(2, 0.8)) is Effect.IMPROVED
+    assert status_of(blocks(1)) is Outcome.OK
+    assert status_of(blocks(1, 1.2)) is None
+    assert status_of(blocks(2, 1.2)) is Outcome.REGRESSED
+    assert status_of(blocks(2, 0.8)) is Outcome.IMPROVED
 
 
 def test_pairs_stand_side_by_side_in_both_kinds_of_group():
@@ -306,8 +304,8 @@ def test_a_run_that_came_to_nothing_is_replaced_once(status):
     rest = filled(1, 3, measured(side="new")), filled(1, 4, measured())
     sessions = joined(first_process(), spoilt, good, *rest)
     part = follow(sessions, 5)[NAME]
-    assert (part.effect, len(part.new)) == (Effect.OK, 2)
-    assert any("1 run of the new environment" in note for note in assess(sessions, 5).notes)
+    assert (part.status, len(part.new)) == (Outcome.OK, 2)
+    assert any("1 run of the new environment" in note for note in notes(sessions))
 
 
 def twice(block: int, place: int, status) -> Sessions:
@@ -315,39 +313,37 @@ def twice(block: int, place: int, status) -> Sessions:
 
 
 def test_what_fails_twice_in_the_new_one_is_lost_and_says_why():
-    (row,) = assess(joined(first_process(), twice(1, 2, Ending.FAILED)), 5).rows
-    assert (row.effect, row.fails) == (Effect.LOST, True)
+    row = follow(joined(first_process(), twice(1, 2, Ending.FAILED)), 5)[NAME]
+    assert row.status is Ending.FAILED
     assert "the loss is nan" in row.why
 
 
 def test_what_is_lost_in_the_third_group_is_lost_all_the_same():
     sessions = joined(blocks(2, 1.04), filled(3, 1, measured()))
-    assert effect(sessions) is None
+    assert status_of(sessions) is None
     part = follow(joined(sessions, twice(3, 2, Ending.FAILED)), 5)[NAME]
-    assert part.effect is Effect.LOST
+    assert part.status is Ending.FAILED
     assert (len(part.old), len(part.new)) == (5, 4)  # what was measured before stays known
 
 
-def test_disturbed_twice_is_not_judged_and_not_green():
-    found = assess(joined(first_process(), twice(1, 2, Outcome.INVALID)), 5)
-    (row,) = found.rows
-    assert (row.effect, found.status) == (Effect.NOT_JUDGED, 1)
+def test_disturbed_twice_is_invalid():
+    row = follow(joined(first_process(), twice(1, 2, Outcome.INVALID)), 5)[NAME]
+    assert row.status is Outcome.INVALID
     assert "disturbed in the new environment" in row.why
 
 
 def test_what_neither_runs_is_only_counted_and_what_one_runs_is_named():
     skipped = filled(1, 1, ended(Ending.SKIPPED))
     assert follow(skipped, 5)[NAME].is_open  # the other is asked first
-    found = assess(joined(skipped, filled(1, 2, ended(Ending.SKIPPED))), 5)
-    assert (found.notes, found.rows) == (("1 benchmark of other machines skipped in both",), ())
-    assert effect(joined(skipped, filled(1, 2, measured(side="new")))) is Effect.NOT_JUDGED
-    assert effect(joined(first_process(), filled(1, 2))) is Effect.LOST
+    assert status_of(joined(skipped, filled(1, 2, ended(Ending.SKIPPED)))) is Ending.SKIPPED
+    assert status_of(joined(skipped, filled(1, 2, measured(side="new")))) is Outcome.NO_BASELINE
+    assert status_of(joined(first_process(), filled(1, 2))) is Ending.FAILED
 
 
 def test_other_configurations_and_other_machines_are_not_compared():
     other = measured(side="new", configuration={"batch_size": 512})
     part = follow(joined(first_process(), filled(1, 2, other)), 5)[NAME]
-    assert part.effect is Effect.NOT_JUDGED
+    assert part.status is Outcome.STALE_BASELINE
     assert "the benchmark changed" in part.why
     limited = replace(NOW, identity={**NOW.identity, "power_limit_w": "500"})
     moved = replace(measured(side="new"), environment=limited.key)
@@ -356,15 +352,12 @@ def test_other_configurations_and_other_machines_are_not_compared():
     assert "another machine (power limit (W) 700 -> 500)" in part.why
 
 
-def test_the_whole_says_what_differs_and_news_of_the_loss():
+def test_another_loss_after_the_same_steps_is_described():
     sessions = dict(blocks(1))
     (new,) = sessions[Slot(block=1, place=3)].results
     moved = replace(new, runs=(replace(new.runs[0], loss=2.5),))
     sessions[Slot(block=1, place=3)] = make_session([moved])
-    found = assess(sessions, 5)
-    assert found.decision is Decision.ACCEPT
-    assert "torch" in {change.name for change in found.changes}
-    assert found.rows[0].numerics == "loss after the same seeded steps 2 -> 2.5"
+    assert follow(sessions, 5)[NAME].numerics == "loss after the same seeded steps 2 -> 2.5"
 
 
 def misses_reference(side: str) -> Result:
@@ -381,25 +374,19 @@ def misses_reference(side: str) -> Result:
     )
 
 
-@pytest.mark.parametrize(
-    ("sides", "decision"), [({"new"}, Decision.REJECT), ({"old", "new"}, Decision.ACCEPT)]
-)
-def test_a_missed_reference_is_measured_and_rejects_where_the_old_environment_reaches_it(sides, decision):
+@pytest.mark.parametrize(("sides", "is_failed"), [({"new"}, True), ({"old", "new"}, False)])
+def test_a_missed_reference_fails_where_the_old_environment_reaches_it(sides, is_failed):
     sessions = {
         slot: make_session([misses_reference(slot.side)]) if slot.side in sides else session
         for slot, session in blocks(1).items()
     }
-    found = assess(sessions, 5)
-    assert (found.rows[0].effect, found.decision, found.notes) == (Effect.OK, decision, ())
+    found = follow(sessions, 5)[NAME]
+    assert (found.status, bool(found.failure)) == (Outcome.OK, is_failed)
 
 
 def test_an_open_one_is_inconclusive_where_it_ended_early():
-    found = assess(blocks(1, 1.2), 5)
-    assert [row.effect for row in found.rows] == [Effect.INCONCLUSIVE]
-    assert (found.decision, found.status) == (Decision.UNDECIDED, 0)
-    found = assess(dict(list(blocks(1).items())[:2]), 5)
-    assert [row.effect for row in found.rows] == [Effect.NOT_JUDGED]
-    assert found.status == 1
+    assert follow(blocks(1, 1.2), 5)[NAME].status is Outcome.INCONCLUSIVE
+    assert follow(dict(list(blocks(1).items())[:2]), 5)[NAME].status is Ending.NOT_MEASURED
 
 
 @given(st.lists(ENDINGS, min_size=1, max_size=16))
@@ -410,9 +397,7 @@ def test_whatever_the_runs_come_to_nothing_is_lost_and_green_means_judged(ending
         for attempt in (1, 2) if status in (Ending.FAILED, Outcome.INVALID) else (1,):
             results = ended(status, side=slot.side), measured(name="test_b")
             sessions = joined(sessions, filled(slot.block, slot.place, *results, attempt=attempt))
-    found, followed = assess(sessions, 5), follow(sessions, 5)
-    known = {result.benchmark for each in sessions.values() for result in each.results}
-    skipped = sum(each.effect is Effect.SKIPPED for each in followed.values())
-    assert len(found.rows) + skipped == len(known)
-    if NAME in followed and followed[NAME].effect is Effect.OK:
+    followed = follow(sessions, 5)
+    assert set(followed) == {result.benchmark for each in sessions.values() for result in each.results}
+    if NAME in followed and followed[NAME].status is Outcome.OK:
         assert set(endings[:4]) == {Outcome.NO_BASELINE}

@@ -61,7 +61,10 @@ def assemble(config: StepConfig) -> Parts:
     device = config.device
     if device.type == "cuda":
         widen_device_queues()
-    _check(config)
+    check_precision(config.precision, config.device)
+    check_data(config.data)
+    for check in (check_sharding, check_updates, _check_sizes, check_model_options, check_compile):
+        check(config)
     options = _model_options(config)
     # Without room for all of it, a sharded model is built on the meta device and initialized shard by shard.
     on_device = check_fits(config, options) or config.sharding is None
@@ -108,26 +111,11 @@ def assemble(config: StepConfig) -> Parts:
         **{f"model.{name}": _plain(value) for name, value in config.model_options.items()},
     }
     return Parts(
-        config=config,
-        model=model,
-        info=info,
-        plan=plan,
-        pipeline=pipeline,
-        configuration=configuration,
+        config=config, model=model, info=info, plan=plan, pipeline=pipeline, configuration=configuration
     )
 
 
 # --- checks before anything is built ---------------------------------------------------------------
-
-
-def _check(config: StepConfig) -> None:
-    check_precision(config.precision, config.device)
-    check_sharding(config)
-    check_updates(config)
-    check_data(config.data)
-    _check_sizes(config)
-    check_model_options(config)
-    check_compile(config)
 
 
 def check_data(name: str | None) -> None:
@@ -220,13 +208,9 @@ def _plain(value: object) -> str | int | float | bool | None:
 
 
 def _plan(config: StepConfig, model: nn.Module, info: ModelInfo) -> Plan:
+    given = {name: getattr(config, name) for name in Sizes._fields}
     plan = make_plan(
-        config.data or DATA_OF[info.task][0],
-        info,
-        batch_size=config.forward_batch_size,
-        num_classes=config.num_classes,
-        sequence=config.sequence,
-        vocabulary=config.vocabulary,
+        config.data or DATA_OF[info.task][0], info, batch_size=config.forward_batch_size, **given
     )
     # A label outside the model's classes is a device-side assertion on CUDA, which ends the process.
     least = plan.classes if info.own else None
@@ -261,11 +245,6 @@ def make_batch(data: str, *, device: torch.device, seed: int = 0, rank: int = 0,
         check_whole(argument, size)
     image_size = sizes.pop("image_size", None)
     info = ModelInfo(
-        name="the model",
-        task=task_of_data(data) or "classification",
-        parameters=0,
-        convolutional=False,
-        image_size=image_size,
-        own=True,
+        name="the model", task=task_of_data(data) or "classification", image_size=image_size, own=True
     )
     return make_plan(data, info, **sizes).make(0, seed=seed, rank=rank, device=device)

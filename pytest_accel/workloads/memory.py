@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -59,24 +58,10 @@ def gpt_shape(config: StepConfig, options: Mapping[str, Any]) -> GptShape | None
 
 
 def device_memory_bytes(device: torch.device) -> int | None:
-    """Return the memory of a device, of a CPU what is available; None where it cannot be known."""
+    """Return the memory of a GPU; None for other devices."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
-    if device.type != "cpu":
-        return None
-    available = []
-    with suppress(OSError, ValueError, StopIteration):
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        available.append(
-            next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-        )
-    with suppress(OSError, ValueError):  # "max" where there is no limit
-        group = Path("/sys/fs/cgroup")
-        limit, used = (
-            (group / name).read_text(encoding="ascii") for name in ("memory.max", "memory.current")
-        )
-        available.append(int(limit) - int(used))
-    return min(available, default=None)
+    return None
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.util import find_spec
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -50,30 +50,18 @@ class ModelInfo:
 Recipe: TypeAlias = tuple[Callable[[], nn.Module], ModelInfo]
 
 
-class ZooModel(NamedTuple):
-    """A model of this package, before it is built."""
-
-    build: Callable[..., nn.Module]
-    task: ModelTask
-    needs: str  # a package
-    crop: tuple[int, int] | None
-
-
-SMP = "segmentation_models_pytorch"
-_BUILDERS: tuple[tuple[Mapping[str, Any], Any, ModelTask, str, tuple[int, int] | None], ...] = (
-    (segmentation.SEGFORMERS, segmentation.build_segformer, "segmentation", SMP, segmentation.SEGFORMER_CROP),
-    (segmentation.DEEPLABS, segmentation.build_deeplabv3plus, "segmentation", SMP, segmentation.DEEPLAB_CROP),
-    (dino.DINO_SHAPES, dino.build_dino, "detection", "torch", None),
-    (gpt.GPT_SHAPES, gpt.build_gpt, "language", "torch", None),
-    (convnets.WIDE_RESNET_WIDTHS, convnets.build_wide_resnet, "classification", "torch", None),
-    (convnets.AUTOENCODER_WIDTHS, convnets.build_autoencoder, "reconstruction", "torch", None),
-    (bert.BERT_SHAPES, bert.build_bert, "answering", "transformers", None),
+# Builders by name, the task and the package that they need
+_BUILDERS: tuple[tuple[Mapping[str, Any], Any, ModelTask, str], ...] = (
+    (segmentation.SEGFORMERS, segmentation.build_segformer, "segmentation", "segmentation_models_pytorch"),
+    (segmentation.DEEPLABS, segmentation.build_deeplabv3plus, "segmentation", "segmentation_models_pytorch"),
+    (dino.DINO_SHAPES, dino.build_dino, "detection", "torch"),
+    (gpt.GPT_SHAPES, gpt.build_gpt, "language", "torch"),
+    (convnets.WIDE_RESNET_WIDTHS, convnets.build_wide_resnet, "classification", "torch"),
+    (convnets.AUTOENCODER_WIDTHS, convnets.build_autoencoder, "reconstruction", "torch"),
+    (bert.BERT_SHAPES, bert.build_bert, "answering", "transformers"),
 )
-# Without the prefix `zoo/`
 ZOO = {
-    name: ZooModel(partial(build, name), task, package, crop)
-    for names, build, task, package, crop in _BUILDERS
-    for name in names
+    name: (partial(build, name), task, package) for names, build, task, package in _BUILDERS for name in names
 }
 
 
@@ -83,7 +71,7 @@ def task_of(model: Model) -> ModelTask | None:
         return None
     library, _, name = model.rpartition("/")
     if library == "zoo":
-        return ZOO[name].task if name in ZOO else None
+        return ZOO[name][1] if name in ZOO else None
     return _torchvision_tasks().get(name) if library == "" else "classification"
 
 
@@ -152,12 +140,9 @@ def _from_torchvision(name: str, image_size: int | None, options: dict[str, Any]
 
     task = _torchvision_tasks().get(name)
     if task is None:
-        if name in models.list_models():  # video, optical flow, quantized
-            raise ValueError(
-                f"model: {name!r} of torchvision is for another task than those of a step. Choose a model for classes, boxes "
-                "or masks, or pass a callable that returns it."
-            )
-        raise _unknown_model(name, list(_torchvision_tasks()), "is not a model of torchvision")
+        raise _unknown_model(
+            name, list(_torchvision_tasks()), "is not a model of torchvision for classes, boxes or masks"
+        )
     if task == "detection":
         info = ModelInfo(name=name, task=task, image_size=image_size, channels=3)
         return partial(build_detector, name, **options), info
@@ -169,10 +154,6 @@ def _from_torchvision(name: str, image_size: int | None, options: dict[str, Any]
         image_size = image_size or models.get_model_weights(name).DEFAULT.transforms().crop_size[0]
     if name.startswith("vit_"):
         options = {"image_size": image_size} | options
-    elif name.startswith("maxvit_"):
-        options = {"input_size": (image_size, image_size)} | options
-    elif name in {"googlenet", "inception_v3"}:
-        options = {"init_weights": True} | options  # their default, without their warning
     info = ModelInfo(name=name, task=task, image_size=image_size, channels=3)
     return partial(models.get_model, name, weights=None, **options), info
 
@@ -213,14 +194,19 @@ def _from_timm(name: str, image_size: int | None, options: dict[str, Any]) -> Re
 def _from_zoo(name: str, image_size: int | None, options: dict[str, Any]) -> Recipe:
     if name not in ZOO:
         raise _unknown_model(f"zoo/{name}", [f"zoo/{known}" for known in ZOO], "is not in the zoo")
-    build, task, package, crop = ZOO[name]
+    build, task, package = ZOO[name]
     _need(package, f"zoo/{name}")
     if task in {"language", "answering"} and "num_classes" in options:
         raise ValueError(f"num_classes: zoo/{name} reads tokens, and has no classes. Leave it out.")
     if task == "reconstruction":
         options.pop("num_classes", None)  # it has no classes
-    channels = options.get("channels")
-    info = ModelInfo(name=f"zoo/{name}", task=task, image_size=image_size, crop=crop, channels=channels)
+    info = ModelInfo(
+        name=f"zoo/{name}",
+        task=task,
+        image_size=image_size,
+        crop=segmentation.CROPS.get(name),
+        channels=options.get("channels"),
+    )
     return partial(build, **options), info
 
 
@@ -263,11 +249,10 @@ def _unknown_model(name: str, known: list[str], what: str) -> ValueError:
 def _seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Seed the generators of the host and of one device, and restore their states at the end."""
     if device.type in {"cpu", "meta"}:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            yield
-        return
-    index = torch.get_device_module(device).current_device() if device.index is None else device.index
-    with torch.random.fork_rng(devices=[index], device_type=device.type):
+        forked = torch.random.fork_rng(devices=[])
+    else:
+        index = torch.get_device_module(device).current_device() if device.index is None else device.index
+        forked = torch.random.fork_rng(devices=[index], device_type=device.type)
+    with forked:
         torch.manual_seed(seed)
         yield

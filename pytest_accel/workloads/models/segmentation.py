@@ -18,8 +18,7 @@ from pytest_accel.workloads.data.segmentation import CITYSCAPES_CLASSES
 SEGFORMERS = {"segformer-b0": "mit_b0", "segformer-b4": "mit_b4"}
 DEEPLABS = {"deeplabv3plus-r18": "resnet18", "deeplabv3plus-r101": "resnet101"}
 # Height and width that a model is trained at
-SEGFORMER_CROP, DEEPLAB_CROP = (1024, 1024), (512, 1024)
-CROPS = dict.fromkeys(SEGFORMERS, SEGFORMER_CROP) | dict.fromkeys(DEEPLABS, DEEPLAB_CROP)
+CROPS = dict.fromkeys(SEGFORMERS, (1024, 1024)) | dict.fromkeys(DEEPLABS, (512, 1024))
 DROPOUT = 0.1
 OUTPUT_STRIDE = 8  # of DeepLabV3+: its last stages are dilated
 

@@ -9,6 +9,7 @@ import torch
 
 from pytest_accel.workloads.data.files import DataError, SyntheticDataWarning
 from pytest_accel.workloads.data.sources import RotatingSource
+from pytest_accel.workloads.input_pipeline import ALWAYS_SYNTHETIC
 from pytest_accel.workloads.models.build import build_model
 from pytest_accel.workloads.step import TrainStep
 from pytest_accel.workloads.tasks.images import ImagePlan
@@ -187,7 +188,9 @@ def test_output_that_a_loss_cannot_take_is_refused_with_the_remedy(place, output
         PLANS[place].loss(0.0)[1](output, torch.zeros(2, 4, 8, dtype=torch.long))
 
 
-@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.name)
+@pytest.mark.parametrize(
+    "plan", [plan for plan in PLANS if plan.name not in ALWAYS_SYNTHETIC], ids=lambda plan: plan.name
+)
 def test_missing_set_becomes_synthetic_unless_it_is_required(plan, tmp_path, recwarn):
     def opened(**options):
         return plan.open(step_config(**options))

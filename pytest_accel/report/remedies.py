@@ -7,12 +7,16 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from pytest_accel.report.verdicts import VERDICTS, can_rerun
+from pytest_accel.stats.baseline_quality import MIN_SESSIONS, baseline_quality
+from pytest_accel.stats.environment import describe
 from pytest_accel.stats.gate import Outcome
-from pytest_accel.stats.results import Result
+from pytest_accel.stats.quantities import clipped, printable
+from pytest_accel.stats.results import Ending, Result
 from pytest_accel.stats.run import MAX_RUNS, RECORD_RUNS, WHEEL_SUITES, in_wheel
 
 Command = tuple[str, str]  # title and command
-_UPDATE = '--accel-update --accel-reason "why it may stay so"'
+_REASON_CHARACTERS = 200
+_RUNS_A_DAY = 2  # of a recording that goes on: a second run shows what is of the day and what of the process
 # Options of a session that belong to the measurement itself, or name where it is kept.
 _KEPT_WITH_VALUE = (
     *(f"--accel-{name}" for name in ("baselines", "history", "data", "budget", "warmup")),
@@ -40,24 +44,43 @@ def _causes(result: Result, *, has_past: bool) -> list[Command]:
 
 def remedy(results: Sequence[Result], command: Sequence[str]) -> Command | None:
     """Return one command for results of one status; None where no command helps."""
-    if any(result.is_platform for result in results):
-        return None
     again = rerun(results, command)
-    match results[0].status:
+    match None if results[0].is_platform else results[0].status:
         case Outcome.REGRESSED | Outcome.IMPROVED | Outcome.STALE_BASELINE:
-            return "Record a new baseline", f"{again} {_UPDATE}"
+            return "Record a new baseline", f"{again} --accel-update --accel-reason={_reason(results)}"
         case Outcome.NO_BASELINE:
             return "Record a baseline", f"{again} --accel-record"
         case Outcome.INCONCLUSIVE if more := [each for each in results if _wants_more_baseline(each)]:
             room = min(MAX_RUNS - len(each.baseline) for each in more)
             count = "" if room >= RECORD_RUNS else f"={room}"
             return "Add baseline runs", f"{rerun(more, command)} --accel-record{count}"
+        case Ending.RECORDED if runs := [each for each in map(_runs_a_day, results) if each]:
+            what = f"Go on recording on other days, until runs of {MIN_SESSIONS} sessions are stored"
+            return what, f"{again} --accel-record={min(runs)}"
         case Outcome.VANISHED:
             named = [part for result in results for part in ("--remove", result.benchmark)]
-            edit = shlex.join(["pytest-accel", "baseline", "edit", *named])
+            folder = [
+                f"--baselines={word}" for name, word in with_values(command) if name == "--accel-baselines"
+            ]
+            edit = shlex.join(["pytest-accel", "baseline", "edit", *named, *folder])
             return "See what would go from the baseline", edit
         case _:
             return None
+
+
+def _reason(results: Sequence[Result]) -> str:
+    """Return what changed for all of them, as the reason of an update."""
+    changes = {result.changes for result in results}
+    found = describe(changes.pop()) if len(changes) == 1 else ""
+    return shlex.quote(clipped(printable(found), _REASON_CHARACTERS) or "why it may stay so")
+
+
+def _runs_a_day(result: Result) -> int:
+    """Return how many runs a recording lacks on each further day; 0 where it is complete, or full."""
+    now = baseline_quality((*result.baseline, *result.runs), result.tolerance) if result.runs else None
+    if now is None or not now.provisional:
+        return 0
+    return min(_RUNS_A_DAY, (MAX_RUNS - now.runs) // max(MIN_SESSIONS - now.sessions, 1))
 
 
 def _wants_more_baseline(result: Result) -> bool:
@@ -65,9 +88,9 @@ def _wants_more_baseline(result: Result) -> bool:
 
 
 def rerun(results: Sequence[Result], command: Sequence[str]) -> str:
-    """Return pytest with these node ids and the session's own -m, which selects the platform."""
+    """Return pytest with these node ids, the session's -m, which selects the platform, and its other options."""
     ids = list(dict.fromkeys(result.benchmark for result in results))
-    return shlex.join(["pytest", *naming(ids, command), *_marker(command)])
+    return shlex.join(["pytest", *naming(ids, command), *_marker(command), *kept_options(command)])
 
 
 def _marker(command: Sequence[str]) -> list[str]:

@@ -106,7 +106,7 @@ def test_three_nights_on_github(project, tmp_path):
     assert steps == [0, 0, 0]
     assert first.result["status"] == "recorded"
     assert first.files == {*ARTIFACTS, "proposal.md"}
-    assert first.text("proposal.md").startswith("# cpu: 1 recorded provisionally\n")
+    assert first.text("proposal.md").startswith("# cpu: 1 recorded\n")
     assert sessions(kept) == sessions(first.folder / "history.sqlite") == 1
     assert decide() == ["issue list", "issue create"]
 
@@ -127,7 +127,7 @@ def test_three_nights_on_github(project, tmp_path):
     assert third.text("status") == "1\n"
     assert sessions(kept) == 3
     assert "<failure" in third.text("junit.xml")
-    assert third.text("proposal.md").startswith("# cpu: 1 regressed after a change\n")
+    assert third.text("proposal.md").startswith("# cpu: 1 regressed\n")
     assert "| NCCL_ALGO | absent | `Ring` |" in summary.read_text()
     assert decide() == ["issue list", "issue edit 7"]
     assert "https://github.example/site/nights/actions/runs/42" in (folder / "body").read_text()

@@ -12,7 +12,7 @@ from pytest_accel.stats.gate import Outcome
 from tests.support.results import a_platform_shift, make_result
 
 DOCTOR = "pytest-accel doctor"
-UPDATE = ' --accel-update --accel-reason "why it may stay so"'
+UPDATE = " --accel-update --accel-reason='why it may stay so'"
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ UPDATE = ' --accel-update --accel-reason "why it may stay so"'
     ],
 )
 def test_next_commands_follow_from_the_status(status, ends):
-    result = make_result(status, name="test_x[it's]")
+    result = make_result(status, name="test_x[it's]", changes=())
     again = "pytest 'bench_suites/test_cnn.py::test_x[it'\"'\"'s]' -m 'a or b'"
     found = next_commands(result, ["bench_suites", "-m", "a or b", "-x"])
     assert [text for _, text in found] == [end if end == DOCTOR else again + end for end in ends]

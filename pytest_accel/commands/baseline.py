@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +23,6 @@ from pytest_accel.commands.registry import (
 
 if TYPE_CHECKING:
     from pytest_accel.platforms.catalogue import Catalogue
-    from pytest_accel.stats.environment import Environment
     from pytest_accel.storage.baseline_edits import EntryEdit, Tolerance
     from pytest_accel.storage.baselines import BaselineFile
 
@@ -77,9 +75,7 @@ def _check(folder: Path) -> int:
     from pytest_accel.storage.baseline_edits import check_baselines
 
     catalogue = _catalogue()
-    found = check_baselines(
-        folder, lambda name: catalogue.find(name.partition("-")[0]) is not None, _misplaced(catalogue)
-    )
+    found = check_baselines(folder, lambda name: catalogue.find(name.partition("-")[0]) is not None)
     print("\n".join(check_lines(found)))
     if not (found.files or found.studies or found.faults):
         raise ValueError(f"{folder} holds nothing to check. Name the folder of baselines with --baselines.")
@@ -115,7 +111,6 @@ def accept(args: argparse.Namespace) -> int:
         at=_now(),
         wanted=by_keyword(args.keyword),
         replace=args.replace,
-        misplaced=_misplaced(_catalogue()),
     )
     if not found.done and not found.refused:
         chosen = f" that -k {args.keyword!r} chooses" if args.keyword else ""
@@ -209,9 +204,3 @@ def _catalogue() -> Catalogue:
     from pytest_accel.platforms.catalogue import load_catalogue, user_platforms
 
     return load_catalogue(user_platforms(find_project(Path.cwd()).root / "pyproject.toml"))
-
-
-def _misplaced(catalogue: Catalogue) -> Callable[[str, Environment], str]:
-    from pytest_accel.platforms.catalogue import misplaced
-
-    return lambda folder, environment: misplaced(folder, environment.identity, catalogue)

@@ -86,7 +86,7 @@ def bind_rank(*, mode: str, device_uuids: Sequence[str | None], local_rank: int)
     if list(device_uuids) == [None]:
         return "none (one rank on this host)"
     host = this_host.topology()
-    cpus = plan(host, allowed=allowed, places=this_host.device_affinities(device_uuids, host))[local_rank]
+    cpus = plan(host, allowed=allowed, places=this_host.device_affinities(device_uuids))[local_rank]
     if isinstance(cpus, str):
         return f"none ({cpus})"
     try:

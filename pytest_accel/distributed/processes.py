@@ -26,7 +26,7 @@ from pytest_accel.storage.codec import encode
 LOOPBACK = "127.0.0.1"
 STACKS = "stacks"  # of a rank's folder: made when the rank can write them, filled when it must
 LOG = "log"  # of a rank's folder: its output
-NO_STACKS = "No stacks: it did not react to signals. The kernel says of it:"
+NO_STACKS = "No stacks: it did not react to signals. `dmesg` may say why."
 _STACKS_S = 5.0  # for ranks to write their stacks
 _KILL_S = 5.0  # for the kernel to end what was killed
 _POLL_S = 0.02
@@ -231,7 +231,7 @@ class RankProcesses:
         return self._exits
 
     def _request_stacks(self, running: Mapping[int, subprocess.Popen[bytes]]) -> dict[int, str]:
-        """Have ranks write their stacks and end; return what the kernel says of those that do not.
+        """Have ranks write their stacks and end; return a text for those that do not.
 
         A connected rank handles SIGTERM in C, also inside native code. One that has not come so far has faulthandler
         for SIGABRT. Both end the process, so its end says that all is written.
@@ -245,7 +245,7 @@ class RankProcesses:
             left := {rank for rank in left if running[rank].poll() is None}
         ) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
-        return {rank: f"{NO_STACKS}\n{kernel_state(running[rank].pid)}".rstrip() for rank in left}
+        return dict.fromkeys(left, NO_STACKS)
 
 
 class LocalLauncher:
@@ -377,19 +377,6 @@ def disable_core_dump() -> None:
 # --- /proc ------------------------------------------------------------------------------------------------
 
 
-def kernel_state(pid: int) -> str:
-    """Return the state of the threads of a process that does not react to signals."""
-    lines = []
-    for task in sorted((_PROC / str(pid) / "task").glob("*")):
-        with suppress(OSError):
-            name, (state, *_) = _stat(task)
-            where = (task / "wchan").read_text().strip()
-            lines.append(
-                f"  thread {name}: state {state}" + (f" in {where}" if where not in ("", "0") else "")
-            )
-    return "\n".join(lines)
-
-
 def ancestry(proc: Path = _PROC) -> list[int]:
     """Return this process and its ancestors: their memory on a device is not foreign."""
     pids = [os.getpid()]
@@ -408,14 +395,9 @@ def descendants(pid: int, proc: Path = _PROC) -> frozenset[int]:
 
 
 def _parent(folder: Path) -> int:
-    """Return the parent of a process from its folder in /proc; 0 if it is gone."""
+    """Return the parent of a process from its folder in /proc (`pid (name) state ppid ...`); 0 if it is gone."""
     try:
-        return int(_stat(folder)[1][1])
+        # The name may hold spaces and brackets.
+        return int((folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
     except (OSError, ValueError, IndexError):
         return 0
-
-
-def _stat(folder: Path) -> tuple[str, list[str]]:
-    """Parse `pid (name) state ppid ...`: the name, which may hold spaces and brackets, and what follows it."""
-    name, _, rest = (folder / "stat").read_text(errors="replace").rpartition(")")
-    return name.partition("(")[2], rest.split()

@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_accel.doctor.doctor import DEVICES, Finding, Sheet
 from pytest_accel.platforms import nvidia
-from pytest_accel.platforms.host import HostFiles, device_affinities, format_list, topology
+from pytest_accel.platforms.host import HostFiles, device_affinities, format_list
 from pytest_accel.platforms.nvidia import (
     EVENTS,
     IDLE,
@@ -258,17 +258,7 @@ def _mig(gpu: Gpu, sheet: Sheet) -> Finding:
     mode = gpu.get("MigMode")
     if mode is None or not mode[0]:
         return sheet.ok("this GPU has none" if mode is None else "off")
-    names = [gpu.nvml.text("nvmlDeviceGetName", each) for each in gpu.nvml.slices(gpu.handle)]
-    if not names:
-        return sheet.problem(
-            "on, and no slice: CUDA finds nothing on this GPU",
-            "`nvidia-smi -i N -mig 0`, or make slices (`nvidia-smi mig -cgi … -C`), as root.",
-        )
-    profiles = ", ".join(name.partition(" MIG ")[2] or "unnamed" for name in names)
-    return sheet.warning(
-        f"on, {counted(len(names), 'slice')}: {profiles}",
-        "Slices share clocks and power, and energy is that of the whole GPU: measure on a whole one if you can.",
-    )
+    return sheet.problem("on: slices of a GPU are not measured", "`nvidia-smi -i N -mig 0`, as root.")
 
 
 def _pcie(gpu: Gpu, sheet: Sheet) -> Finding | None:
@@ -306,7 +296,7 @@ CHECKS: Mapping[str, Callable[[Gpu, Sheet], Finding | None]] = {
 
 def _near(gpu: Gpu, sheet: Sheet, files: HostFiles, cpus: frozenset[int]) -> Finding:
     sysfs = files.root / "sys"
-    (affinity,) = device_affinities([gpu.uuid], topology(sysfs), sys=sysfs)
+    (affinity,) = device_affinities([gpu.uuid], sys=sysfs)
     if affinity is None or not affinity.cpus:
         return sheet.unknown(affinity.problem if affinity else "no UUID")
     text = f"near CPUs {format_list(affinity.cpus)}"
@@ -325,7 +315,7 @@ def _visible(environ: Mapping[str, str], count: int) -> Finding:
     if not devices:
         return DEVICES("visible").problem(
             notes[0] if notes else "CUDA would see no device",
-            "Unset CUDA_VISIBLE_DEVICES or name GPUs that exist; make MIG slices where MIG is on.",
+            "Unset CUDA_VISIBLE_DEVICES or name GPUs that exist, without those in MIG mode.",
         )
     named = " (CUDA_VISIBLE_DEVICES)" if "CUDA_VISIBLE_DEVICES" in environ else ""
     text = f"CUDA sees {len(devices)} of {count}{named}"

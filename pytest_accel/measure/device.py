@@ -183,7 +183,7 @@ def torch_index(uuid: str, fallback: int) -> int:
 
 
 def _bare(uuid: str) -> str:
-    return uuid.lower().removeprefix("gpu-").removeprefix("mig-")
+    return uuid.lower().removeprefix("gpu-")
 
 
 def _spellings(shown: str) -> set[str]:

@@ -3,7 +3,7 @@
 The thread takes all samples, the first and the last of a window too, for which the caller waits a bounded time: a driver
 call that hangs holds the thread, not the session. Inside the window only calls that take microseconds; the rest at its
 ends (H200: width of the PCIe link 28 us, running processes 25 us, their shares of the SMs 2 ms). All of NVML is optional:
-a MIG slice, an old driver or a lost GPU leave gaps, not errors.
+an old driver or a lost GPU leave gaps, not errors.
 """
 
 from __future__ import annotations
@@ -141,7 +141,6 @@ class NvmlMonitor:
         self._clock, self._wall_clock = clock, wall_clock
         self._nvml = Nvml(None, "not opened")
         self._handle: object | None = None
-        self._whole: object | None = None  # the GPU of a MIG slice, which has the clocks and limits
         self._calls: dict[str, tuple[str, tuple[object, ...]]] = {}  # by field of DeviceSample
         self._samples: list[DeviceSample] = []
         self._problems: dict[str, str] = {}
@@ -157,14 +156,12 @@ class NvmlMonitor:
         self._nvml = open_nvml()
         self._handle = self._nvml.handle(self._uuid)
         if self._handle is not None:
-            parent = self._nvml.ask("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", self._handle)
-            self._whole = self._handle if parent is None else parent
             self._calls = self._answered()
         return self
 
     def __exit__(self, *_: object) -> None:
         close(self._nvml)
-        self._nvml, self._handle, self._whole, self._calls = Nvml(None, "closed"), None, None, {}
+        self._nvml, self._handle, self._calls = Nvml(None, "closed"), None, {}
 
     def begin(self) -> None:
         """Open a window; forget an earlier one."""
@@ -217,13 +214,13 @@ class NvmlMonitor:
 
     def _answered(self) -> dict[str, tuple[str, tuple[object, ...]]]:
         """Return the calls that this device answers: a refusal costs more than an answer, at every sample."""
-        constant, whole = self._nvml.constant, (self._whole,)
+        constant, device = self._nvml.constant, (self._handle,)
         candidates = [
-            ("sm_mhz", "nvmlDeviceGetClockInfo", (*whole, constant("NVML_CLOCK_SM"))),
-            ("memory_mhz", "nvmlDeviceGetClockInfo", (*whole, constant("NVML_CLOCK_MEM"))),
-            ("temperature_c", "nvmlDeviceGetTemperature", (*whole, constant("NVML_TEMPERATURE_GPU"))),
-            ("event_reasons", "nvmlDeviceGetCurrentClocksEventReasons", whole),
-            ("event_reasons", "nvmlDeviceGetCurrentClocksThrottleReasons", whole),  # before driver 535
+            ("sm_mhz", "nvmlDeviceGetClockInfo", (*device, constant("NVML_CLOCK_SM"))),
+            ("memory_mhz", "nvmlDeviceGetClockInfo", (*device, constant("NVML_CLOCK_MEM"))),
+            ("temperature_c", "nvmlDeviceGetTemperature", (*device, constant("NVML_TEMPERATURE_GPU"))),
+            ("event_reasons", "nvmlDeviceGetCurrentClocksEventReasons", device),
+            ("event_reasons", "nvmlDeviceGetCurrentClocksThrottleReasons", device),  # before driver 535
         ]
         found: dict[str, tuple[str, tuple[object, ...]]] = {}
         for field, function, arguments in candidates:
@@ -232,9 +229,9 @@ class NvmlMonitor:
         return found
 
     def _ask(self, what: str, *arguments: object) -> Any:  # noqa: ANN401 -- numbers of NVML's
-        if self._whole is None:
+        if self._handle is None:
             return None
-        return self._nvml.ask(f"nvmlDeviceGet{what}", self._whole, *arguments)
+        return self._nvml.ask(f"nvmlDeviceGet{what}", self._handle, *arguments)
 
     def _uncorrected(self) -> int | None:
         kinds = ("NVML_MEMORY_ERROR_TYPE_UNCORRECTED", "NVML_VOLATILE_ECC")

@@ -27,7 +27,6 @@ MIN_WINDOW = 4  # blocks
 BLOCK_S = 0.1  # warm-up is observed in blocks of about this length
 # Mean of a burst over its shortest step. A single outlier reaches less.
 UNEVEN = 1.1
-_FROZEN_BY_PYTHON = 1000  # objects at the most: 375 in Python 3.12, none in 3.11 and 3.13
 
 
 class ProgressListener(Protocol):
@@ -200,22 +199,17 @@ def frozen_garbage() -> Iterator[Callable[[], None]]:
     """Yield a function that collects garbage and freezes what is left.
 
     The collector stays on, as in real training, but walks only over new objects: the first collection takes half a second
-    of a process with torch in it. Objects that the user froze stay frozen.
+    of a process with torch in it.
     """
-    ours = False
 
     def freeze() -> None:
-        nonlocal ours
         gc.collect()
-        if ours or gc.get_freeze_count() <= _FROZEN_BY_PYTHON:
-            ours = True
-            gc.freeze()
+        gc.freeze()
 
     try:
         yield freeze
     finally:
-        if ours:
-            gc.unfreeze()
+        gc.unfreeze()
 
 
 # --- rounds ---------------------------------------------------------------------------------------------

@@ -175,12 +175,7 @@ class Variant:
         low, high = MEMORY_REPORTED
         if memory_bytes and self.memory_gb and not low <= memory_bytes / _GIB / self.memory_gb <= high:
             return False
-        return any(
-            re.fullmatch(pattern, device_name, re.IGNORECASE)
-            for pattern in self.patterns
-            # A broad pattern (.*H100.*) must not match a MIG slice of the device.
-            if " mig " not in device_name.lower() or "mig" in pattern.lower()
-        )
+        return any(re.fullmatch(pattern, device_name, re.IGNORECASE) for pattern in self.patterns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -382,34 +377,6 @@ def project_table(pyproject: Path, name: str) -> Mapping[str, Any]:
         if not isinstance(table, Mapping):
             raise CatalogueError(f"{pyproject}: {name}: {table!r} is not a table.")
     return table
-
-
-def misplaced(folder: str, identity: Mapping[str, str], catalogue: Catalogue) -> str:
-    """Return the hardware of a run that is not of its folder's platform; empty if it is, or is unknown."""
-    name, _, variant = folder.partition("-")
-    platform = catalogue.find(name)
-    if platform is None:
-        return ""
-    device, cpu = identity.get("device_name", ""), identity.get("cpu_model", "")
-    if platform.device == "cpu":
-        is_other = bool(variant and cpu) and folder_part(cpu) != variant
-        return device or (cpu if is_other else "")
-    if not device:
-        return cpu
-    count = identity.get("device_count", "")
-    if count and count != str(platform.devices):
-        return f"{count} x {device}"
-    try:
-        memory_bytes = int(float(identity["device_memory_gb"]) * _GIB)
-    except (KeyError, ValueError, OverflowError):
-        memory_bytes = None
-    found = catalogue.identify(device, memory_bytes)
-    if found is None or "mig_profile" in identity:  # a slice has another name than its device
-        return ""
-    kind, product = found
-    # The folder of a node with several products has all their keys in its name.
-    fits = variant == product.key or bool(product.key and product.key in variant)
-    return "" if kind == platform.device and fits else device
 
 
 def folder_part(text: str) -> str:

@@ -185,11 +185,9 @@ def _image_facts(text: str) -> Facts:
 
 def _device(hardware: DetectedDevice) -> tuple[Facts, Facts]:
     """Return identity and context of a device: as it was detected, and what NVML adds."""
-    # NVIDIA A100-SXM4-40GB MIG 3g.20gb
-    name, _, profile = hardware.name.partition(" MIG ")
     # Whole GiB: the memory that drivers reserve differs a little from version to version.
     memory_gb = "" if hardware.memory_bytes is None else str(round(hardware.memory_bytes / 2**30))
-    identity = {"device_name": name, "mig_profile": profile, "device_memory_gb": memory_gb}
+    identity = {"device_name": hardware.name, "device_memory_gb": memory_gb}
     with opened() as nvml:
         cuda = nvml.cuda_version()
         context = {

@@ -117,7 +117,6 @@ def _group_folders(files: HostFiles) -> Iterator[str]:
 SYS = Path("/sys")
 
 _MOST_NUMBERS = 1 << 16  # no kernel counts more CPUs; a corrupt list must not fill the memory
-_WORD_BITS = 64  # of NVML's masks: C's unsigned long on every platform that has the driver
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,9 +160,7 @@ def allowed_cpus() -> frozenset[int]:
     return frozenset(os.sched_getaffinity(0))
 
 
-def device_affinities(
-    uuids: Sequence[str | None], host: Topology, *, sys: Path = SYS
-) -> list[DeviceAffinity | None]:
+def device_affinities(uuids: Sequence[str | None], *, sys: Path = SYS) -> list[DeviceAffinity | None]:
     """Return the affinity of each device; None for None, which is a rank without a device."""
     if not any(uuids):
         return [None if uuid is None else DeviceAffinity(problem="its device has no UUID") for uuid in uuids]
@@ -173,7 +170,7 @@ def device_affinities(
         return [
             uuid
             if uuid is None
-            else _from_nvml(nvml, uuid, host, sys)
+            else _from_nvml(nvml, uuid, sys)
             or _from_kfd(uuid, sys)
             or DeviceAffinity(problem=f"no driver knows {uuid or 'a device without UUID'}")
             for uuid in uuids
@@ -218,27 +215,11 @@ def format_list(numbers: Iterable[int]) -> str:
     return ",".join("-".join(map(str, run)) for run in runs)
 
 
-def mask_bits(words: Iterable[int]) -> frozenset[int]:
-    """Return the set bits of NVML's mask, lowest word first."""
-    return frozenset(
-        position * _WORD_BITS + bit
-        for position, word in enumerate(words)
-        for bit in range(_WORD_BITS)
-        if word >> bit & 1
-    )
-
-
-def _from_nvml(nvml: Nvml, uuid: str, host: Topology, sys: Path) -> DeviceAffinity | None:
-    """Return None for a device that NVML does not know; sysfs answers where NVML has no affinity."""
+def _from_nvml(nvml: Nvml, uuid: str, sys: Path) -> DeviceAffinity | None:
+    """Return None for a device that NVML does not know."""
     handle = nvml.handle(uuid)
-    if handle is not None and uuid.startswith("MIG-"):  # a slice is where its GPU is
-        handle = nvml.ask("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle)
     if handle is None:
         return None
-    words = max(host.cpus, default=0) // _WORD_BITS + 1
-    cpus = mask_bits(nvml.ask("nvmlDeviceGetCpuAffinity", handle, words) or ())
-    if cpus:
-        return DeviceAffinity(cpus=cpus)
     info, problem = nvml.attempt("nvmlDeviceGetPciInfo", handle)
     if info is None:
         return DeviceAffinity(problem=f"NVML does not report the bus of {uuid}: {problem}")

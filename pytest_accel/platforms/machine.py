@@ -45,8 +45,7 @@ class DetectedDevice:
     vendor: str = "nvidia"
     uuid: str = ""
     memory_bytes: int | None = None
-    mig: str | None = None  # profile of a MIG slice, such as 1g.10gb
-    key: str | None = None  # of the catalogue; mig-<profile> for a slice; None for an unknown device
+    key: str | None = None  # of the catalogue; None for an unknown device
     variant: Variant | None = None
 
 
@@ -136,11 +135,9 @@ def detect(catalogue: Catalogue | None = None) -> Machine:
 
 
 def identified(device: DetectedDevice, catalogue: Catalogue) -> DetectedDevice:
-    """Return the device with its key and variant; a MIG slice never has the key of its GPU."""
-    found = catalogue.identify(device.name, device.memory_bytes)
-    if found is not None:
-        return replace(device, key=found[0], variant=found[1])
-    return replace(device, key=f"mig-{device.mig}" if device.mig is not None else None, variant=None)
+    """Return the device with its key and variant."""
+    key, variant = catalogue.identify(device.name, device.memory_bytes) or (None, None)
+    return replace(device, key=key, variant=variant)
 
 
 @cache
@@ -239,21 +236,18 @@ def ipu_uuid(ipu: Mapping[str, str], index: int) -> str:
 # --- *_VISIBLE_DEVICES ------------------------------------------------------------------------------
 
 
-def select_visible(spec: str | None, uuids: Sequence[str], numbered: int | None = None) -> list[int]:
+def select_visible(spec: str | None, uuids: Sequence[str]) -> list[int]:
     """Return the indices of the devices that a *_VISIBLE_DEVICES variable selects, in its order.
-
-    Only the first `numbered` devices have an ordinal (MIG slices have none); all by default.
 
     The rules of the CUDA programming guide and of torch.cuda: unset selects all; entries are ordinals
     (text after the digits is ignored, as by strtol) or beginnings of UUIDs that fit exactly one device;
     the first invalid entry ends the list; a device that is named twice empties it.
     """
-    numbered = len(uuids) if numbered is None else numbered
     if spec is None:
-        return list(range(numbered))
+        return list(range(len(uuids)))
     chosen: list[int] = []
     for entry in spec.split(","):
-        index = _visible_index(entry.strip(), uuids, numbered)
+        index = _visible_index(entry.strip(), uuids)
         if index is None:
             break
         if index in chosen:
@@ -267,10 +261,10 @@ def uses_ordinals(spec: str | None) -> bool:
     return spec is not None and _ORDINAL.match(spec.strip()) is not None
 
 
-def _visible_index(entry: str, uuids: Sequence[str], numbered: int) -> int | None:
-    if entry.startswith(("GPU-", "MIG-")):
+def _visible_index(entry: str, uuids: Sequence[str]) -> int | None:
+    if entry.startswith("GPU-"):
         fitting = [index for index, uuid in enumerate(uuids) if uuid.startswith(entry)]
         return fitting[0] if len(fitting) == 1 else None
     match = _ORDINAL.match(entry)
     ordinal = int(match[0]) if match else -1
-    return ordinal if 0 <= ordinal < numbered else None
+    return ordinal if 0 <= ordinal < len(uuids) else None

@@ -98,12 +98,6 @@ class Nvml:
         handle: object | None = self.ask("nvmlDeviceGetHandleByUUID", uuid) if uuid else None
         return handle
 
-    def slices(self, handle: object) -> list[object]:
-        """Return the handles of a GPU's MIG slices; their numbers may have gaps."""
-        most = self.ask("nvmlDeviceGetMaxMigDeviceCount", handle) or 0
-        found = (self.ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, number) for number in range(most))
-        return [each for each in found if each is not None]
-
     def cuda_version(self) -> tuple[int, int] | None:
         """Return the newest CUDA that the driver runs."""
         number = self.ask("nvmlSystemGetCudaDriverVersion_v2") or 0  # 12040 is 12.4
@@ -153,17 +147,10 @@ def short_uuid(uuid: str) -> str:
 # --- visible devices --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NvidiaGpu:
-    """A GPU as NVML lists it; in MIG mode its slices are the devices."""
-
-    device: DetectedDevice
-    slices: tuple[DetectedDevice, ...] | None = None  # None: not in MIG mode
-
-
 def find(environ: Mapping[str, str] = os.environ) -> tuple[list[DetectedDevice], list[str]]:
     """Return the visible devices in CUDA's order, and problems."""
-    gpus: list[NvidiaGpu] = []
+    gpus: list[DetectedDevice] = []
+    sliced: list[str] = []  # UUIDs of GPUs in MIG mode
     problems: list[str] = []
     with opened() as nvml:
         count, problem = nvml.attempt("nvmlDeviceGetCount")
@@ -171,66 +158,44 @@ def find(environ: Mapping[str, str] = os.environ) -> tuple[list[DetectedDevice],
             return [], [f"NVML: {problem}"]
         for index in range(count):
             try:
-                gpus.append(_gpu(nvml, nvml.demand("nvmlDeviceGetHandleByIndex", index), index))
+                handle = nvml.demand("nvmlDeviceGetHandleByIndex", index)
+                gpus.append(_described(nvml, handle, index))
             except Refused as refused:  # one lost GPU must not hide the others
                 problems.append(f"NVML: GPU {index}: {refused}")
-    devices = visible_devices(gpus, environ.get("CUDA_VISIBLE_DEVICES"))
+                continue
+            mode = nvml.ask("nvmlDeviceGetMigMode", handle)  # without MIG: "not supported"
+            sliced += [gpus[-1].uuid] if mode and mode[0] else []
+    chosen = select_visible(environ.get("CUDA_VISIBLE_DEVICES"), [gpu.uuid for gpu in gpus])
+    devices = [replace(gpus[each], index=index) for index, each in enumerate(chosen)]
+    if any(
+        device.uuid in sliced for device in devices
+    ):  # CUDA enumerates one slice, and then no other device
+        return [], [
+            *problems,
+            "a visible GPU is in MIG mode: hide it, or switch MIG off (`nvidia-smi -mig 0`)",
+        ]
     return devices, problems + _notes(gpus, devices, environ)
 
 
-def visible_devices(gpus: Sequence[NvidiaGpu], spec: str | None) -> list[DetectedDevice]:
-    """Return the devices that CUDA enumerates for CUDA_VISIBLE_DEVICES=spec, numbered from 0.
-
-    NVIDIA's MIG guide: a process enumerates one MIG slice, the first, and then no other device.
-    """
-    slices = [each for gpu in gpus for each in gpu.slices or ()]
-    uuids = [gpu.device.uuid for gpu in gpus] + [each.uuid for each in slices]
-    chosen: list[DetectedDevice] = []
-    for index in select_visible(spec, uuids, numbered=len(gpus)):
-        if index >= len(gpus):
-            chosen.append(slices[index - len(gpus)])
-        else:
-            parts = gpus[index].slices
-            chosen += [gpus[index].device] if parts is None else parts[:1]
-    first_slice = [device for device in chosen if device.mig is not None][:1]
-    return [replace(device, index=index) for index, device in enumerate(first_slice or chosen)]
-
-
-def _gpu(nvml: Nvml, handle: object, index: int) -> NvidiaGpu:
-    device = _described(nvml, handle, index)
-    mode = nvml.ask("nvmlDeviceGetMigMode", handle)  # without MIG: "not supported"
-    if mode is None or mode[0] != nvml.constant("NVML_DEVICE_MIG_ENABLE"):
-        return NvidiaGpu(device=device)
-    return NvidiaGpu(
-        device=device, slices=tuple(_described(nvml, each, index) for each in nvml.slices(handle))
-    )
-
-
 def _described(nvml: Nvml, handle: object, index: int) -> DetectedDevice:
-    name = str(nvml.demand("nvmlDeviceGetName", handle))
     memory = nvml.ask("nvmlDeviceGetMemoryInfo", handle)
     return DetectedDevice(
         index=index,
-        name=name,
+        name=str(nvml.demand("nvmlDeviceGetName", handle)),
         uuid=str(nvml.demand("nvmlDeviceGetUUID", handle)),
         memory_bytes=None if memory is None else int(memory.total),
-        mig=name.partition(" MIG ")[2] or None,  # NVIDIA H100 80GB HBM3 MIG 1g.10gb
     )
 
 
 def _notes(
-    gpus: Sequence[NvidiaGpu], devices: Sequence[DetectedDevice], environ: Mapping[str, str]
+    gpus: Sequence[DetectedDevice], devices: Sequence[DetectedDevice], environ: Mapping[str, str]
 ) -> list[str]:
     spec = environ.get("CUDA_VISIBLE_DEVICES")
-    notes = []
     if gpus and not devices:
-        named = f"CUDA_VISIBLE_DEVICES={spec!r} leaves none of" if spec is not None else "no MIG slice on"
-        notes.append(f"{named} {len(gpus)} x {gpus[0].device.name}")
-    mixed = len({gpu.device.name for gpu in gpus}) > 1
+        return [f"CUDA_VISIBLE_DEVICES={spec!r} leaves none of {len(gpus)} x {gpus[0].name}"]
+    mixed = len({gpu.name for gpu in gpus}) > 1
     by_bus = environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
     if mixed and not by_bus and (spec is None or uses_ordinals(spec)):
-        notes.append(
-            "GPUs of different models: CUDA counts the fastest first, NVML by bus, so that their numbers may differ."
-            " Set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name them by UUID"
-        )
-    return notes
+        text = "GPUs of different models: CUDA counts the fastest first, NVML by bus, so that their numbers may differ."
+        return [f"{text} Set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name them by UUID"]
+    return []

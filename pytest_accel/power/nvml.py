@@ -40,10 +40,6 @@ class NvmlSource(DeviceSource):
         close(self._nvml)
 
     def _find(self, device: PowerDevice) -> object:
-        if device.mig or device.uuid.startswith("MIG-"):
-            raise LookupError(
-                f"MIG slice {device.mig or device.uuid}: NVML reports energy of whole GPUs only"
-            )
         handle = self._nvml.handle(device.uuid)
         if handle is None:
             raise LookupError(f"NVML does not know this device ({device.uuid or 'no UUID'})")

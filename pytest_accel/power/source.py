@@ -59,7 +59,6 @@ class PowerDevice:
     vendor: str
     uuid: str
     index: int  # as the framework counts it; part of the rail's name
-    mig: str | None = None  # profile of a MIG slice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +175,6 @@ def read_sensor(path: Path) -> tuple[int | None, str]:
 # --- sources of this node ---------------------------------------------------------------------------
 
 HOOK = "pytest_accel_power_sources"
-_MEMBERS = ("name", "problem", "rails", "joules", "watts", "close")
 
 
 def open_sources(
@@ -238,32 +236,17 @@ def _opened(module: Any, node: PowerNode) -> list[PowerSource]:  # noqa: ANN401 
 # --- sources of plugins -----------------------------------------------------------------------------
 
 
-def from_hook(answers: Iterable[object]) -> tuple[PowerSource, ...]:
-    """Return the sources that plugins gave, each guarded; ValueError with the remedy for anything else."""
-    found: list[PowerSource] = []
-    for answer in answers:
-        if not isinstance(answer, list | tuple):
-            raise ValueError(  # noqa: TRY004 -- as for every wrong answer of the hook
-                f"{HOOK}: {answer!r} is no list of sources. Return a list, also for one source."
-            )
-        found += [GuardedSource(source) for source in answer]
-    return tuple(found)
+def from_hook(answers: Iterable[Iterable[PowerSource]]) -> tuple[PowerSource, ...]:
+    """Return the sources that plugins gave, each guarded."""
+    return tuple(GuardedSource(source) for answer in answers for source in answer)
 
 
 class GuardedSource(BaseSource):
     """A plugin's source: what raises or is no reading is left out and reported."""
 
-    def __init__(self, source: Any) -> None:  # noqa: ANN401 -- checked here
-        missing = [member for member in _MEMBERS if not hasattr(source, member)]
-        if missing or isinstance(source, type):
-            what = f"has no {', '.join(missing)}" if missing else "is a class: return an object of it"
-            raise ValueError(f"{HOOK}: {source!r} {what}. A source has {', '.join(_MEMBERS)}.")
+    def __init__(self, source: PowerSource) -> None:
         super().__init__(source.name)
         self.rails = tuple(source.rails)
-        if not all(isinstance(rail, Rail) for rail in self.rails):
-            raise ValueError(
-                f"{HOOK}: the rails of {self.name} are {source.rails!r}, not pytest_accel.stats.energy.Rail."
-            )
         self._source = source
 
     @property
@@ -281,17 +264,17 @@ class GuardedSource(BaseSource):
         self._attempt("close", self._source.close)
 
     def _readings(self, method: str, highest: float) -> dict[str, float]:
+        def read() -> dict[str, float]:
+            return {rail: float(value) for rail, value in getattr(self._source, method)().items()}
+
+        readings = self._attempt(method, read) or {}
         known = {rail.name for rail in self.rails}
-        readings: dict[str, float] = {}
-        for rail, value in (
-            self._attempt(method, lambda: dict(getattr(self._source, method)())) or {}
-        ).items():
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            if rail in known and is_number and 0 <= value <= highest:
-                readings[rail] = float(value)
-            else:
-                why = "no reading" if rail in known else "none of its rails"
-                self.add_problem(str(rail), method, f"{method}() says {rail!r}: {value!r}, which is {why}")
+        for rail in [
+            each for each, value in readings.items() if each not in known or not 0 <= value <= highest
+        ]:
+            self.add_problem(
+                rail, method, f"{method}() says {rail!r}: {readings.pop(rail)!r}, which is no reading"
+            )
         return readings
 
     def _attempt(self, method: str, call: Callable[[], Any]) -> Any:  # noqa: ANN401 -- each method has its own type

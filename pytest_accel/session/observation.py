@@ -56,7 +56,7 @@ class Observation:
     """
 
     def __init__(self, config: pytest.Config, hardware: DetectedDevice | None, ranks: Ranks) -> None:
-        mine = (hardware.vendor, hardware.uuid, hardware.index, hardware.mig) if hardware else None
+        mine = (hardware.vendor, hardware.uuid, hardware.index) if hardware else None
         found = ranks.gather((host.node(), ancestry(), mine))
         here = [each for each in found if each[0] == host.node()]
         leads = ranks.rank == found.index(here[0])
@@ -201,16 +201,14 @@ def _sources_of_others(config: pytest.Config) -> tuple[tuple[PowerSource, ...], 
     """Return the power sources of plugins and conftest files; an error there costs their readings only."""
     try:
         return from_hook(config.hook.pytest_accel_power_sources(config=config)), ""
-    except ValueError as error:
-        return (), str(error)
     except Exception as error:  # noqa: BLE001 -- somebody else's code
         return (), f"pytest_accel_power_sources raised {type(error).__name__}: {error}"
 
 
-def _of_node(devices: Sequence[tuple[str, str, int, str | None] | None]) -> list[PowerDevice]:
+def _of_node(devices: Sequence[tuple[str, str, int] | None]) -> list[PowerDevice]:
     """Return each device once, though ranks may share one."""
     found = {
-        uuid: PowerDevice(vendor=vendor, uuid=uuid, index=index, mig=mig)
-        for vendor, uuid, index, mig in filter(None, devices)
+        uuid: PowerDevice(vendor=vendor, uuid=uuid, index=index)
+        for vendor, uuid, index in filter(None, devices)
     }
     return list(found.values())

@@ -57,7 +57,7 @@ class PlatformSelection:
             return self.catalogue.parse(self.ordered)
         candidates = self._candidates(item)
         if not candidates:
-            accelerators = (device.key for device in self.machine.devices if device.key and not device.mig)
+            accelerators = (device.key for device in self.machine.devices if device.key)
             return PlatformName(next(accelerators, "cpu"))
         present = filter(self.machine.satisfies, candidates)
         # An accelerator before the host: `cpu` is satisfied everywhere.

@@ -19,7 +19,7 @@ from pytest_accel.stats.baseline_quality import (
     platform_prior,
 )
 from pytest_accel.stats.comparison import is_stored, slowed_text, was_slowed, why_unusable
-from pytest_accel.stats.environment import Environment, describe, diff_identity
+from pytest_accel.stats.environment import describe, diff_identity
 from pytest_accel.stats.gate import Outcome, Policy
 from pytest_accel.stats.quantities import counted, percent, printable
 from pytest_accel.stats.results import Result, SessionResults
@@ -42,8 +42,6 @@ from pytest_accel.storage.codec import FormatError
 from pytest_accel.storage.files import StorageError
 from pytest_accel.storage.references import PublishedError, read_study
 
-# By folder and environment: the machine, where it is of another platform than the folder.
-Misplaced: TypeAlias = Callable[[str, Environment], str]
 Tolerance: TypeAlias = float | Literal["auto"] | None  # None: the default
 
 
@@ -63,7 +61,6 @@ def accept(
     at: str,
     wanted: Callable[[str], bool] = lambda _key: True,
     replace: bool = False,
-    misplaced: Misplaced = lambda _folder, _environment: "",
 ) -> Accepted:
     """Write the runs of a session into their baselines; without a reason only check them.
 
@@ -81,8 +78,7 @@ def accept(
                 text = "skipped, its runs are stored already"
             else:
                 environments = [session.environments[run.environment] for run in result.runs]
-                machine = misplaced(result.disk_name, environments[-1])
-                _check_fit(key, result, () if replace else _runs(key, file), machine)
+                _check_fit(key, result, () if replace else _runs(key, file))
                 entry, runs = (
                     _new_entry(result, reason.strip() or "preview", at),
                     counted(len(result.runs), "run"),
@@ -125,8 +121,8 @@ def _is_accepted(key: str, result: Result, file: BaselineFile, *, replace: bool)
     )
 
 
-def _check_fit(key: str, result: Result, stored: Sequence[Run], machine: str) -> None:
-    """Raise ValueError, with the remedy, for runs that are no baseline; `machine` is one of another platform."""
+def _check_fit(key: str, result: Result, stored: Sequence[Run]) -> None:
+    """Raise ValueError, with the remedy, for runs that are no baseline."""
     slowed = [run for run in result.runs if was_slowed(run)]
     if slowed:
         raise ValueError(
@@ -144,8 +140,6 @@ def _check_fit(key: str, result: Result, stored: Sequence[Run], machine: str) ->
         )
     if why := why_unusable(result.measured_as, result.runs):
         raise ValueError(f"{why}. Correct it, and measure again.")
-    if machine:
-        raise ValueError(f"it was measured on another machine ({machine}). Measure on {result.disk_name}.")
     twice = sum(is_stored(run, (*stored, *result.runs[:at])) for at, run in enumerate(result.runs))
     if twice:
         runs = counted(len(result.runs), "run")
@@ -309,7 +303,6 @@ class BaselineCheck:
 def check_baselines(
     root: Path,
     is_platform: Callable[[str], bool] = lambda _name: True,
-    misplaced: Misplaced = lambda _folder, _environment: "",
 ) -> BaselineCheck:
     """Check every file below a root of baselines; a file that cannot be read has its first fault.
 
@@ -338,7 +331,7 @@ def check_baselines(
         for key, entry in file.benchmarks.items():
             found.benchmarks += 1
             found.runs += len(entry.runs)
-            for problem in _entry_faults(entry, file, misplaced):
+            for problem in _entry_faults(entry, file):
                 found.faults.append(BaselineError(str(path), key, problem, _ANEW))
     return found
 
@@ -346,7 +339,7 @@ def check_baselines(
 _ANEW = 'Record it again with --accel-update --accel-reason "...", or remove it with `pytest-accel baseline edit --remove`.'
 
 
-def _entry_faults(entry: BaselineEntry, file: BaselineFile, misplaced: Misplaced) -> Iterator[str]:
+def _entry_faults(entry: BaselineEntry, file: BaselineFile) -> Iterator[str]:
     """Yield problems that come from merged or copied files, and that their values cannot see."""
     first, *others = (file.environments[run.environment] for run in entry.runs)
     for other in others:
@@ -360,5 +353,3 @@ def _entry_faults(entry: BaselineEntry, file: BaselineFile, misplaced: Misplaced
         yield "it holds runs that were slowed on purpose"
     if not entry.ledger:
         yield "its ledger is empty: the origin of its runs is unknown"
-    if machine := misplaced(file.platform, [first, *others][-1]):
-        yield f"its runs are of another machine ({machine}) than {file.platform}"

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from pytest_accel import cli
-from pytest_accel.stats.environment import Environment
 from pytest_accel.stats.gate import Outcome
 from pytest_accel.storage.baselines import BaselineStore
 from tests.support.stored import KEY, OTHER, baseline, result, results_file, runs
@@ -104,15 +103,6 @@ class TestAccept:
         assert Path("baselines/h200/gpt.json").read_bytes() == before
         assert "skipped, its runs are stored" in command("accept", "r.json", "--reason", "x", "-k", "cnn")
         assert "no benchmark that -k 'zzz' chooses" in command("accept", "r.json", "-k", "zzz", status=2)
-
-    def test_another_machine_than_the_folders(self, command):
-        cpu = Environment(identity={"cpu_model": "Intel Xeon (6-207)"}, context={})
-        measured = runs(session="c", environment=cpu)
-        results_file(Path("r.json"), result("t.py::c", measured=measured), environments=[cpu])
-        text = command("accept", "r.json", "--reason", "x", status=1)
-        assert "another machine (Intel Xeon (6-207))" in text
-        baseline(Path("baselines"), "t.py::c", stored=measured, environments=[cpu])
-        assert "t.py::c: its runs are of another machine" in command("show", "--check", status=1)
 
     def test_replace(self, command):
         results_file(Path("r.json"), result(batch_size=512))

@@ -26,7 +26,6 @@ from pytest_accel.distributed.processes import (
     descendants,
     end_processes,
     exit_words,
-    kernel_state,
     processes_of,
     tail,
 )
@@ -226,15 +225,6 @@ def test_without_proc_nothing_is_found(group, monkeypatch, tmp_path):
     (tmp_path / "10").mkdir()  # of another user, or gone between two reads
     monkeypatch.setattr(processes, "_PROC", tmp_path)
     assert end_processes(group) == []
-    assert kernel_state(1) == ""
-
-
-def test_kernel_state_names_every_thread(group, start):
-    process = start(group)
-    assert "thread python: state " in kernel_state(process.pid)
-    end_processes(group)
-    process.wait()
-    assert kernel_state(process.pid) == ""
 
 
 def test_descendants_include_grandchildren(tmp_path):

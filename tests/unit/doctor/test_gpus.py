@@ -14,7 +14,7 @@ from pytest_accel.doctor.doctor import Finding, Level
 from pytest_accel.doctor.gpus import examine, examine_gpu
 from pytest_accel.platforms.host import HostFiles
 from pytest_accel.platforms.nvidia import Nvml
-from tests.support.fake_nvml import FakeGpu, FakeSlice
+from tests.support.fake_nvml import FakeGpu
 
 pytest_plugins = ("tests.support.fake_nvml",)
 
@@ -90,7 +90,7 @@ def memory(gib):
         ("memory errors", {"TotalEccErrors": 2}, Level.PROBLEM, "2 uncorrected errors"),
         ("memory errors", {"RemappedRows": (0, 0, 1, 0)}, Level.WARNING, "is replaced at the next reset"),
         ("memory errors", {"RemappedRows": (0, 0, 0, 1)}, Level.PROBLEM, "could not be replaced"),
-        ("MIG", {"MigMode": (1, 1)}, Level.PROBLEM, "CUDA finds nothing"),
+        ("MIG", {"MigMode": (1, 1)}, Level.PROBLEM, "slices of a GPU are not measured"),
         ("clocks", {"ApplicationsClock": 1200}, Level.WARNING, "default 1980: lowered"),
         # As shipped: an A100's default application clock is below its maximum.
         ("clocks", {"ApplicationsClock": 1095, "DefaultApplicationsClock": 1095}, Level.OK, "1095 MHz"),
@@ -158,12 +158,11 @@ SILENT = (
     "memory_mib",
 )
 CASES = {
-    "well": FakeGpu(cpu_affinity="3"),
+    "well": FakeGpu(pci_bus_id="00000000:17:00.0"),
     "in use": FakeGpu(processes="4711:512,4712:0", memory_used_mib=900, utilization=40),
     "hot": FakeGpu(clock_event_reasons=0x40),
-    "far": FakeGpu(cpu_affinity="c"),
+    "far": FakeGpu(pci_bus_id="00000000:18:00.0"),
     "lost": FakeGpu(lost=1),
-    "sliced": FakeGpu(mig=1, slices=(FakeSlice(uuid="MIG-a"), FakeSlice(uuid="MIG-b"))),
     "silent": FakeGpu(**dict.fromkeys(SILENT)),
 }
 
@@ -171,7 +170,12 @@ CASES = {
 @pytest.fixture(scope="module")
 def answer(fake_nvml, tmp_path_factory):
     """(findings, gpus, cuda, torch imported) of a machine; `init_error` is what nvmlInit returns."""
-    root = tmp_path_factory.mktemp("empty")
+    root = tmp_path_factory.mktemp("host")
+    for bus_id, cpus in {"0000:17:00.0": "0-1", "0000:18:00.0": "2-3"}.items():
+        folder = root / "sys/bus/pci/devices" / bus_id
+        folder.mkdir(parents=True)
+        (folder / "numa_node").write_text("0")
+        (folder / "local_cpulist").write_text(cpus)
 
     def ask(gpus, **options):
         plain, *rest = json.loads(fake_nvml.run(CODE, gpus, **{"HOST_ROOT": str(root)} | options))
@@ -201,7 +205,6 @@ def crowd(answer):
         ("hot", "throttling", Level.PROBLEM, "too hot (hardware)"),
         ("far", "NUMA", Level.WARNING, "near CPUs 2-3; this process may only use 0-1"),
         ("lost", "device", Level.PROBLEM, "does not answer: GPU is lost"),
-        ("sliced", "MIG", Level.WARNING, "on, 2 slices: 1g.10gb, 1g.10gb"),
         ("silent", "device", Level.OK, "memory unknown"),
         ("silent", "power limit", Level.OK, "not reported"),
     ],

@@ -121,7 +121,6 @@ def test_torch_index_is_found_in_the_order_of_cuda(shown):
     shown += [FAST, SLOW]
     assert torch_index(f"GPU-{SLOW}", fallback=0) == 1
     assert torch_index(f"GPU-{FAST.upper()}", fallback=1) == 0
-    assert torch_index(f"MIG-{SLOW}", fallback=3) == 1
 
 
 def test_torch_index_is_found_by_a_serial_number_of_rocm(shown):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_accel.measure.monitor import NvmlMonitor, SamplingThread, next_beat
-from tests.support.fake_nvml import MIB, FakeGpu, FakeSlice
+from tests.support.fake_nvml import MIB, FakeGpu
 
 pytest_plugins = ("tests.support.fake_nvml",)
 
@@ -326,11 +326,3 @@ class TestGaps:
             seen = device_monitor.end()
         assert seen.problems == (f"{device_monitor.name}: NVML: the package nvidia-ml-py is not installed",)
         assert [each.sm_mhz for each in seen.samples] == [None]
-
-    def test_mig_slice_has_the_clocks_and_limits_of_its_gpu(self, monitor):
-        slice_ = FakeSlice(uuid="MIG-1", memory_mib=9856)
-        sliced = FakeGpu(uuid=UUID, mig=1, clock_sm_mhz=1700, memory_used_mib=77, slices=(slice_,))
-        seen = monitor(sliced, uuid="MIG-1")
-        assert seen["samples"][0]["sm_mhz"] == 1700
-        assert seen["power_limit_w"] == 700.0
-        assert (seen["foreign"], seen["problems"]) == ([], [])

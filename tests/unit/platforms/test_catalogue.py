@@ -17,7 +17,6 @@ from pytest_accel.platforms.catalogue import (
     UnknownPlatform,
     clashes,
     load_catalogue,
-    misplaced,
     parse_name,
     user_platforms,
 )
@@ -65,12 +64,6 @@ REPORTED = [
 
 # Names that must not be taken for a device of the catalogue.
 OTHERS = [
-    ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", 4864),
-    ("NVIDIA A100-SXM4-40GB MIG 7g.40gb", 40192),
-    ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", 9984),
-    ("NVIDIA H100 80GB HBM3 MIG 7g.80gb", 81000),
-    ("NVIDIA H200 MIG 7g.141gb", 143000),
-    ("NVIDIA GH200 480GB MIG 7g.96gb", 97000),
     ("GRID A100-10C", 10240),
     ("NVIDIA A100-40C", 40960),
     ("NVIDIA L40", 46068),
@@ -184,14 +177,6 @@ def test_a_project_extends_a_device_it_knows():
     assert catalogue.identify("NVIDIA A100-SXM-64GB", 65536 * MIB)[1].key == "sxm-64gb"
     assert catalogue.identify("NVIDIA A100-SXM4-40GB", 40960 * MIB)[1].key == "sxm4-40gb"
     assert catalogue.devices["a100"].title == "A100"
-
-
-def test_a_project_names_a_mig_slice_but_a_broad_pattern_takes_none():
-    slice_name = "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
-    broad = load_catalogue({"hopper": {"patterns": [".*H100.*"]}})
-    assert broad.identify(slice_name, None) is None
-    exact = load_catalogue({"h100slice": {"patterns": [r".*H100.* MIG 1g\.10gb"]}})
-    assert exact.identify(slice_name, None)[0] == "h100slice"
 
 
 @pytest.mark.parametrize(
@@ -310,36 +295,6 @@ def test_needs_that_no_platform_has_are_an_error(catalogue):
 def test_wrong_needs_are_refused(needs, complaint):
     with pytest.raises(ValueError, match=complaint):
         Accelerators(**needs)
-
-
-# --- runs and folders -------------------------------------------------------------------------------
-
-XEON = {"cpu_model": "Intel Xeon Processor (6-207)", "architecture": "x86_64", "threads": "1"}
-H200 = {"device_name": "NVIDIA H200", "device_memory_gb": "140", "device_count": "1", "power_limit_w": "700"}
-
-
-@pytest.mark.parametrize(
-    ("folder", "identity", "machine"),
-    [
-        ("h200", H200, ""),
-        ("h200", {"device_name": "NVIDIA H200"}, ""),
-        ("h200", XEON, "Intel Xeon Processor (6-207)"),
-        ("h200x4", H200, "1 x NVIDIA H200"),
-        ("a100", H200, "NVIDIA H200"),
-        ("h200-nvl", H200, "NVIDIA H200"),
-        ("cpu-intel-xeon-processor-6-207", XEON, ""),
-        ("cpu", XEON, ""),
-        ("cpu-amd-epyc", XEON, "Intel Xeon Processor (6-207)"),
-        ("cpu-intel-xeon-processor-6-207", H200, "NVIDIA H200"),
-        ("h200", {"device_name": "Something New"}, ""),
-        ("h200", {**H200, "device_name": "NVIDIA A100-SXM4-40GB", "mig_profile": "3g.20gb"}, ""),
-        ("h200", {}, ""),
-        ("mine", XEON, ""),
-        ("h200", {**H200, "device_memory_gb": "much"}, ""),
-    ],
-)
-def test_run_of_another_machine_is_misplaced(catalogue, folder, identity, machine):
-    assert misplaced(folder, identity, catalogue) == machine
 
 
 # --- names ------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -96,12 +95,6 @@ class TestDevice:
         }
         assert settings.items() <= read.context.items()
         assert "application_sm_clock_mhz" not in read.context  # this driver does not answer
-
-    def test_slice_has_its_profile(self, host):
-        slice_ = replace(H200, name="NVIDIA A100-SXM4-40GB MIG 3g.20gb", uuid=f"MIG-{UUID}")
-        identity = read_environment(slice_, **host()).identity
-        assert identity["device_name"] == "NVIDIA A100-SXM4-40GB"
-        assert identity["mig_profile"] == "3g.20gb"
 
     @pytest.mark.parametrize("name", sorted(ANSWERS))
     def test_any_error_of_nvml_only_loses_its_own_fields(self, driver, nvml_error, host, name):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pytest_accel.platforms import host
 from pytest_accel.platforms.host import DeviceAffinity, Topology
-from tests.support.fake_nvml import FakeGpu, FakeSlice
+from tests.support.fake_nvml import FakeGpu
 
 pytest_plugins = ("tests.support.fake_nvml",)
 
@@ -67,7 +67,7 @@ def test_a_device_on_the_bus_is_near_its_local_cpus(tmp_path, spelling):
 
 
 def test_a_device_that_no_driver_knows(tmp_path):
-    (place, unnamed) = host.device_affinities(["GPU-none", ""], Topology(), sys=tmp_path)
+    (place, unnamed) = host.device_affinities(["GPU-none", ""], sys=tmp_path)
     assert place == DeviceAffinity(problem="no driver knows GPU-none")
     assert unnamed == DeviceAffinity(problem="no driver knows a device without UUID")
 
@@ -77,7 +77,7 @@ def test_an_amd_gpu_is_found_by_the_address_in_its_topology(tmp_path):
     write(node / "properties", f"unique_id {0xABCDEF}\ndomain 1\nlocation_id {0xC1 << 8 | 2 << 3 | 1}")
     write(tmp_path / "class/kfd/kfd/topology/nodes/0/properties", "unique_id 0")
     make_pci(tmp_path, "0001:c1:02.1", numa_node=3, cpus="48-63")
-    (place,) = host.device_affinities(["GPU-0000000000abcdef"], Topology(), sys=tmp_path)
+    (place,) = host.device_affinities(["GPU-0000000000abcdef"], sys=tmp_path)
     assert place == DeviceAffinity(cpus=frozenset(range(48, 64)))
 
 
@@ -85,8 +85,7 @@ ASK = """
 import json
 from pathlib import Path
 from pytest_accel.platforms import host
-sys = Path({sys!r})
-for place in host.device_affinities({uuids!r}, host.topology(sys), sys=sys):
+for place in host.device_affinities({uuids!r}, sys=Path({sys!r})):
     print(json.dumps(place and [sorted(place.cpus), place.problem]))
 """
 
@@ -96,30 +95,12 @@ def ask(fake_nvml, gpus, uuids, sys_root):
     return [json.loads(line) for line in printed.splitlines()]
 
 
-def test_the_driver_says_which_cpus_are_near(fake_nvml, tmp_path):
-    make_sys(tmp_path, ["0-63", "64-127"])
-    gpus = [
-        FakeGpu(uuid="GPU-a", cpu_affinity="ffffffffffffffff:0"),
-        FakeGpu(uuid="GPU-b", cpu_affinity="0:f"),
-    ]
-    assert ask(fake_nvml, gpus, ["GPU-b", None, "GPU-a"], tmp_path) == [
-        [list(range(64, 68)), ""],
-        None,
-        [list(range(64)), ""],
-    ]
-
-
-def test_a_slice_is_where_its_gpu_is(fake_nvml, tmp_path):
-    make_sys(tmp_path, ["0-3", "4-7"])
-    gpu = FakeGpu(uuid="GPU-a", mig=1, cpu_affinity="f0", slices=(FakeSlice(uuid="MIG-1"),))
-    assert ask(fake_nvml, [gpu], ["MIG-1"], tmp_path) == [[[4, 5, 6, 7], ""]]
-
-
-def test_sysfs_is_asked_where_the_driver_keeps_silent(fake_nvml, tmp_path):
+def test_sysfs_says_which_cpus_are_near_the_bus_of_a_gpu(fake_nvml, tmp_path):
     make_sys(tmp_path, ["0-3", "4-7"])
     make_pci(tmp_path, "0000:17:00.0", numa_node=1, cpus="4-7")
     gpus = [FakeGpu(uuid="GPU-a", pci_bus_id="00000000:17:00.0"), FakeGpu(uuid="GPU-b")]
-    near, unknown = ask(fake_nvml, gpus, ["GPU-a", "GPU-b"], tmp_path)
+    near, none, unknown = ask(fake_nvml, gpus, ["GPU-a", None, "GPU-b"], tmp_path)
+    assert none is None
     assert near == [[4, 5, 6, 7], ""]
     assert unknown[0] == []
     assert unknown[1].startswith("NVML does not report the bus of GPU-b")

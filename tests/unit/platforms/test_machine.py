@@ -13,16 +13,14 @@ CPU = Cpu(name="Intel Xeon Processor", model="6-207", slug="intel-xeon-processor
 
 
 def machine(*models, cpu=CPU, problems=(), nodes=1):
-    """A machine with devices of (name, MiB), or (name, MiB, MIG profile)."""
+    """A machine with devices of (name, MiB)."""
     catalogue = load_catalogue()
     devices = [
         detection.identified(
-            DetectedDevice(
-                index=index, name=name, memory_bytes=mib * MIB, mig=profile[0] if profile else None
-            ),
+            DetectedDevice(index=index, name=name, memory_bytes=mib * MIB),
             catalogue,
         )
-        for index, (name, mib, *profile) in enumerate(models)
+        for index, (name, mib) in enumerate(models)
     ]
     return Machine(cpu=cpu, devices=tuple(devices), problems=problems, nodes=nodes)
 
@@ -35,7 +33,6 @@ H200 = ("NVIDIA H200", 143771)
 A100 = ("NVIDIA A100-SXM4-40GB", 40960)
 A100_80 = ("NVIDIA A100-SXM4-80GB", 81920)
 GH200 = ("NVIDIA GH200 120GB", 97871)
-MIG = ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", 9984, "1g.10gb")
 
 
 def test_a_node_with_four_is_three_platforms():
@@ -54,7 +51,6 @@ def test_a_node_with_four_is_three_platforms():
             "needs 2 nodes of 4 x GH200; this process sees 1 node: start it with torchrun or srun",
         ),
         ([H200], "gh200x4n2", "needs 2 nodes of 4 x GH200; this machine has 1 x NVIDIA H200"),
-        ([MIG], "h100", "needs 1 x H100; this machine has 1 x NVIDIA H100 80GB HBM3 MIG 1g.10gb"),
         ([], "cpux4", "needs 4 CPU cores; this process may use 2 cores of Intel Xeon Processor"),
         ([A100, H200], "l4", "needs 1 x L4; this machine has 1 x NVIDIA A100-SXM4-40GB, 1 x NVIDIA H200"),
     ],

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from pytest_accel.platforms.machine import DetectedDevice, select_visible
-from pytest_accel.platforms.nvidia import NvidiaGpu, Refused, opened, visible_devices
-from tests.support.fake_nvml import FakeGpu, FakeSlice
+from pytest_accel.platforms.machine import select_visible
+from pytest_accel.platforms.nvidia import Refused, opened
+from tests.support.fake_nvml import FakeGpu
 
 pytest_plugins = ("tests.support.fake_nvml",)
 
@@ -48,35 +48,6 @@ print(json.dumps(asdict(detect())))
 )
 def test_visible_devices_as_cuda_reads_them(spec, expected):
     assert select_visible(spec, UUIDS) == expected
-
-
-def gpu(index, *, slices=(), mig_mode=False):
-    device = DetectedDevice(index=index, name="NVIDIA H100 80GB HBM3", uuid=f"GPU-{index}")
-    parts = [
-        DetectedDevice(index=index, name=f"slice {name}", uuid=f"MIG-{name}", mig="1g.10gb")
-        for name in slices
-    ]
-    return NvidiaGpu(device=device, slices=tuple(parts) if parts or mig_mode else None)
-
-
-@pytest.mark.parametrize(
-    ("spec", "expected"),
-    [
-        (None, ["MIG-a"]),  # a slice shuts out the rest
-        ("0", ["GPU-0"]),
-        ("0,2", ["GPU-0", "GPU-2"]),
-        ("1", ["MIG-a"]),
-        ("MIG-b", ["MIG-b"]),
-        ("MIG-b,MIG-a", ["MIG-b"]),  # one slice a process
-        ("MIG-b,0", ["MIG-b"]),
-        ("3", []),  # MIG mode without a slice
-        ("4", []),  # slices have no ordinals
-        ("MIG-zzz", []),
-    ],
-)
-def test_mig_slices(spec, expected):
-    gpus = [gpu(0), gpu(1, slices=["a", "b"]), gpu(2), gpu(3, mig_mode=True)]
-    assert [device.uuid for device in visible_devices(gpus, spec)] == expected
 
 
 # --- the real pynvml --------------------------------------------------------------------------------
@@ -123,20 +94,12 @@ def test_hidden_gpus_are_none_and_the_reason_is_told(detect, spec):
     assert machine["problems"] == [f"CUDA_VISIBLE_DEVICES={spec!r} leaves none of 4 x NVIDIA A100-SXM4-40GB"]
 
 
-def test_a_mig_slice_through_pynvml(detect):
-    slices = tuple(FakeSlice(uuid=f"MIG-{letter}") for letter in "xy")
-    gpus = [FakeGpu(name="NVIDIA H100 80GB HBM3", uuid="GPU-a", memory_mib=81559, mig=1, slices=slices)]
-    (device,) = detect(gpus)["devices"]
-    assert (device["key"], device["mig"], device["variant"]) == ("mig-1g.10gb", "1g.10gb", None)
-    assert device["name"] == "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
-    assert uuids(detect(gpus, CUDA_VISIBLE_DEVICES="MIG-y")) == ["y"]
-    assert uuids(detect(gpus, CUDA_VISIBLE_DEVICES="0")) == ["x"]
-
-
-def test_mig_mode_without_slices_is_told(detect):
-    machine = detect([FakeGpu(name="NVIDIA H100 80GB HBM3", mig=1)])
+def test_gpu_in_mig_mode_is_not_measured_and_hides_the_others(detect):
+    gpus = [FakeGpu(uuid="GPU-a"), FakeGpu(uuid="GPU-b", mig=1)]
+    machine = detect(gpus)
     assert machine["devices"] == []
-    assert machine["problems"] == ["no MIG slice on 1 x NVIDIA H100 80GB HBM3"]
+    assert "MIG mode" in machine["problems"][0]
+    assert uuids(detect(gpus, CUDA_VISIBLE_DEVICES="0")) == ["a"]
 
 
 def test_a_lost_gpu_does_not_hide_the_others(detect):

@@ -201,24 +201,16 @@ def test_the_example_costs_nothing_where_its_sensor_is_gone(tmp_path):
     source.close()
 
 
-@pytest.mark.parametrize("garbage", [None, "12", True, float("nan"), float("inf"), [1], -1])
-def test_garbage_is_left_out_and_the_others_stay(garbage):
+@pytest.mark.parametrize("garbage", [float("nan"), float("inf"), -1.0])
+def test_impossible_reading_is_left_out_and_the_others_stay(garbage):
     assert guarded({"c": 1.0}).joules() == {}  # none of its rails
     source = guarded({"a": garbage, "b": 2})
     assert source.joules() == source.watts() == {"b": 2.0}
     assert f"joules() says 'a': {garbage!r}, which is no reading" in source.problem
 
 
-@pytest.mark.parametrize(
-    ("answer", "complaint"),
-    [
-        (PluginMeter(), "is no list of sources. Return a list"),
-        ([object()], "has no name, problem, rails, joules, watts, close. A source has"),
-        ([PluginMeter], "is a class: return an object of it"),
-        ([types.SimpleNamespace(**dict.fromkeys(("problem", "joules", "watts", "close")), name="x", rails=["a"])],
-         r"the rails of x are \['a'\], not pytest_accel.stats.energy.Rail"),
-    ],
-)  # fmt: skip
-def test_what_is_no_source_is_one_clear_error(answer, complaint):
-    with pytest.raises(ValueError, match=f"^pytest_accel_power_sources: .*{complaint}"):
-        from_hook([answer])
+@pytest.mark.parametrize("garbage", [None, "much", [1]])
+def test_source_that_gives_no_numbers_is_reported(garbage):
+    source = guarded({"a": garbage, "b": 2})
+    assert source.joules() == source.watts() == {}
+    assert "joules raised" in source.problem

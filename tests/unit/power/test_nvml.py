@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.support.fake_nvml import FakeGpu, FakeSlice
+from tests.support.fake_nvml import FakeGpu
 
 pytest_plugins = ("tests.support.fake_nvml",)
 
@@ -18,7 +18,7 @@ ASK = """
 import json
 from pytest_accel.power.nvml import NvmlSource
 from pytest_accel.power.source import PowerDevice
-devices = [PowerDevice(vendor="nvidia", uuid=uuid, index=index, mig=mig) for index, (uuid, mig) in enumerate({wanted!r})]
+devices = [PowerDevice(vendor="nvidia", uuid=uuid, index=index) for index, uuid in enumerate({wanted!r})]
 source = NvmlSource(devices)
 readings = [getattr(source, name)() for name in {asked!r}]
 rails = [[rail.name, rail.scope, rail.kind] for rail in source.rails]
@@ -31,10 +31,9 @@ assert source.joules() == source.watts() == {{}}
 
 @pytest.fixture
 def ask(fake_nvml):
-    """What a source says of devices: UUIDs, or a UUID with a MIG profile."""
+    """What a source says of devices, by their UUIDs."""
 
     def answer(gpus, wanted, *asked, **options):
-        wanted = [(each, None) if isinstance(each, str) else each for each in wanted]
         code = ASK.format(wanted=wanted, asked=asked)
         return json.loads(fake_nvml.run(code, gpus, **options))
 
@@ -86,15 +85,6 @@ def test_instantaneous_power_is_preferred_to_the_average(ask):
 def test_average_is_read_where_there_is_no_instantaneous_power(ask, instant, average, watts):
     gpu = FakeGpu(uuid=MINE.uuid, power_instant_mw=instant, power_mw=average)
     assert ask([gpu], [MINE.uuid], "watts")["readings"] == [watts]  # the last one is impossible
-
-
-@pytest.mark.parametrize("mig", ["1g.10gb", None])
-def test_a_slice_has_no_energy_of_its_own(ask, mig):
-    gpu = FakeGpu(mig=1, slices=(FakeSlice(uuid="MIG-1"),))
-    out = ask([gpu], [("MIG-1", mig)], "joules", "watts")
-    assert out["rails"] == []
-    assert out["readings"] == [{}, {}]
-    assert out["problem"] == f"gpu0: MIG slice {mig or 'MIG-1'}: NVML reports energy of whole GPUs only"
 
 
 def test_an_unknown_gpu_among_others_stays_a_rail_so_that_no_sum_leaves_it_out(ask):

@@ -275,11 +275,6 @@ class TestAccept:
         baseline(root)
         assert re.search(said, self.refused(root, bad))
 
-    def test_runs_of_a_machine_that_is_not_of_the_folder(self, root):
-        line = self.refused(root, result(), misplaced=lambda _folder, _environment: "some CPU")
-        assert "another machine (some CPU)" in line
-        assert not root.exists()
-
     def test_refusal_and_failed_write_leave_the_others_and_can_be_repeated(self, root, monkeypatch):
         results = results_of(
             result(),

@@ -42,14 +42,12 @@ if TYPE_CHECKING:
 )
 def compare(args: argparse.Namespace) -> int:
     """Show sets of figures side by side, and what the gate says of two sets of runs of one platform."""
-    from pytest_accel.report.baselines import new_ledger_lines
     from pytest_accel.report.comparison import render
     from pytest_accel.storage.comparison import compare as compared
     from pytest_accel.storage.comparison import read_sources
 
-    sources = read_sources(args.sets, baselines_folder(args))
     found = compared(
-        [side for each in sources for side in each.sides],
+        read_sources(args.sets, baselines_folder(args)),
         metrics=args.metric,
         tolerance=_tolerance(args.tolerance),
         wanted=by_keyword(args.keyword),
@@ -57,9 +55,6 @@ def compare(args: argparse.Namespace) -> int:
     if not found.rows and args.keyword:
         raise ValueError(f"-k {args.keyword!r} selects none of the benchmarks of {', '.join(args.sets)}.")
     print(render(found, args.format), end="")
-    if args.format == "table" and len(sources) == 2:
-        for line in new_ledger_lines(sources[0].files, sources[1].files):
-            print(line)
     return _status(found) if args.fail_on_regression else 0
 
 

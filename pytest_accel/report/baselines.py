@@ -14,7 +14,7 @@ from pytest_accel.stats.environment import TITLES, Environment
 from pytest_accel.stats.gate import THROUGHPUT
 from pytest_accel.stats.quantities import counted, inert, percent, printable, si
 from pytest_accel.storage.baseline_edits import BaselineCheck
-from pytest_accel.storage.baselines import BaselineEntry, BaselineFile, LedgerEntry, Removal
+from pytest_accel.storage.baselines import BaselineEntry, BaselineFile
 from pytest_accel.storage.codec import encode
 
 _ENVIRONMENT_FACTS = (
@@ -125,18 +125,11 @@ def _ledger(stored: Sequence[ShownBenchmark]) -> Iterator[str]:
     """Yield the lines of the ledgers; a line that several benchmarks share comes once."""
     found = Counter(line for each in stored for line in each.entry.ledger)
     for line, benchmarks in sorted(found.items(), key=lambda each: each[0].at):
-        yield f"ledger {ledger_line(line)} ({counted(benchmarks, 'benchmark')})"
-    for removal in dict.fromkeys(gone for each in stored for gone in each.file.removed):
-        yield f"ledger {removal_line(removal)}"
-
-
-def ledger_line(line: LedgerEntry) -> str:
-    reason = f": {line.reason}" if line.reason else ""
-    return printable(f"{line.at} {line.action} {counted(line.runs, 'run')}, session {line.session}{reason}")
-
-
-def removal_line(removal: Removal) -> str:
-    return printable(f"{removal.at} prune {removal.benchmark}: {removal.reason}")
+        done = f"{line.at} {line.action} {counted(line.runs, 'run')}, session {line.session}"
+        reason = f": {line.reason}" if line.reason else ""
+        yield printable(f"ledger {done}{reason} ({counted(benchmarks, 'benchmark')})")
+    for gone in dict.fromkeys(gone for each in stored for gone in each.file.removed):
+        yield printable(f"ledger {gone.at} prune {gone.benchmark}: {gone.reason}")
 
 
 def shown_json(stored: Iterable[ShownBenchmark]) -> list[dict[str, Any]]:
@@ -161,22 +154,6 @@ def shown_json(stored: Iterable[ShownBenchmark]) -> list[dict[str, Any]]:
         }
         for each in stored
     ]
-
-
-# --- ledgers ----------------------------------------------------------------------------------------
-
-
-def new_ledger_lines(old: Sequence[BaselineFile], new: Sequence[BaselineFile]) -> list[str]:
-    """Return the lines of ledgers that only the newer baselines of the same platforms have, each once."""
-    platforms = {file.platform for file in old}
-    known = {line for file in old for line in _all_ledger_lines(file)}
-    found = [line for file in new if file.platform in platforms for line in _all_ledger_lines(file)]
-    return [f"new in the ledger: {line}" for line in dict.fromkeys(found) if line not in known]
-
-
-def _all_ledger_lines(file: BaselineFile) -> Iterator[str]:
-    yield from (ledger_line(line) for entry in file.benchmarks.values() for line in entry.ledger)
-    yield from map(removal_line, file.removed)
 
 
 # --- faults -----------------------------------------------------------------------------------------

@@ -125,8 +125,8 @@ def _short_verdict(each: Judged) -> str:
 
 
 def notes(comparison: Comparison) -> list[str]:
-    """Return what the marks mean, what differs, what one side lacks; then the verdicts in words."""
-    found = [*_sets(comparison), *_marks(comparison), *_unmatched(comparison), *_verdicts(comparison)]
+    """Return what the marks mean, and what differs; then the verdicts in words."""
+    found = [*_sets(comparison), *_marks(comparison), *_unlike(comparison), *_verdicts(comparison)]
     return [printable(line) for line in found]
 
 
@@ -155,22 +155,11 @@ def _marks(comparison: Comparison) -> Iterator[str]:
         yield f"{DOUBTFUL} in doubt: {', '.join(sorted(doubts))} (docs/references.md)."
 
 
-def _unmatched(comparison: Comparison) -> Iterator[str]:
-    """Yield how many rows have no counterpart, and what is not alike between those that have one."""
-    sides = comparison.sides
-    if len({side.group for side in sides}) > 1:
-        alone = [f"{count} only in {label}" for label, count in comparison.alone.items() if count]
-        if alone:
-            yield f"Rows without a counterpart: {', '.join(alone)}."
-        kinds = [{sides[i].published for i, c in enumerate(row.cells) if c.value} for row in comparison.rows]
-        if {side.published for side in sides} == {True, False} and {True, False} not in kinds:
-            yield (
-                "No benchmark here names a figure of that study in that unit: a file of --accel-json knows the "
-                "references of its benchmarks (docs/references.md), a baseline does not."
-            )
+def _unlike(comparison: Comparison) -> Iterator[str]:
+    """Yield what is not alike between figures of one row."""
     found: dict[str, str] = {}
     for row in comparison.rows:
-        for cell, side in zip(row.cells, sides, strict=True):
+        for cell, side in zip(row.cells, comparison.sides, strict=True):
             if cell.differs:
                 found.setdefault(f"{row.name}, {side.label}", cell.differs)
     yield from (f"{UNLIKE} {what}: {why}" for what, why in found.items())
@@ -223,7 +212,7 @@ def _json(comparison: Comparison) -> str:
         "schema_version": SCHEMA_VERSION,
         "sets": [
             {**encode(replace(side, entries={})), "published": side.published}
-            | {"ratios_to": comparison.sides[at].label, "only_here": comparison.alone[side.label]}
+            | {"ratios_to": comparison.sides[at].label}
             for side, at in zip(comparison.sides, comparison.held_to, strict=True)
         ],
         "rows": encode(comparison.rows),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
@@ -18,8 +18,6 @@ from pytest_accel.storage.files import StorageError, format_errors, read_text
 from pytest_accel.storage.references import (
     METRICS,
     RELATIVE_ONLY,
-    Figure,
-    Study,
     linked_figures,
     published_folder,
     read_study,
@@ -102,7 +100,6 @@ class Comparison:
     held_to: tuple[int, ...]  # for each side: the position of that which its ratios are to
     rows: tuple[Row, ...]
     judged: tuple[Judged, ...]
-    alone: Mapping[str, int]  # by label: rows that no other side has
 
     @property
     def regressions(self) -> tuple[Judged, ...]:
@@ -135,10 +132,6 @@ def compare(
         held_to=held_to,
         rows=tuple(rows),
         judged=tuple(_judged(groups, sides, tolerance)),
-        alone={
-            side.label: sum(1 for group in groups if {at for at in group if group[at].values} == {index})
-            for index, side in enumerate(sides)
-        },
     )
 
 
@@ -264,28 +257,28 @@ class SourceError(ValueError):
     """A name that means no set; the message says what there is and what to write."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparisonSource:
-    """The set that one name means: for each platform its baselines or runs, or the figures of a study."""
-
-    name: str
-    sides: tuple[Side, ...]
-    files: tuple[BaselineFile, ...] = ()  # where they are baselines
-
-
-def read_sources(names: Sequence[str], baselines: Path) -> list[ComparisonSource]:
-    """Return one set for each name, in that order, with distinct labels."""
+def read_sources(names: Sequence[str], baselines: Path) -> list[Side]:
+    """Return the sides of each name, in that order, with distinct labels."""
     if twice := [name for index, name in enumerate(names) if name in names[:index]]:
         raise SourceError(f"{twice[0]!r} is named twice: compared with itself it is the same.")
-    found = [find_source(name, baselines) for name in names]
-    titles = [_short(each.name) for each in found]
+    titles = [_short(name) for name in names]
     if len(set(titles)) < len(titles):
         titles = list(names)
-    return [_labelled(each, title, alone=len(found) == 1) for each, title in zip(found, titles, strict=True)]
+    found = []
+    for name, title in zip(names, titles, strict=True):
+        sides = find_source(name, baselines)
+        for side in sides:
+            label = f"{title} {side.platform}" if len(sides) > 1 else title
+            found.append(replace(side, label=label if len(names) > 1 else side.platform, group=title))
+    return found
 
 
-def find_source(name: str, baselines: Path) -> ComparisonSource:
-    """Return the set that a name means: a platform, a study, else a path, which `./` says outright."""
+def _short(name: str) -> str:
+    return PurePosixPath(name).name or name if name.startswith((".", "/")) or name.endswith(".json") else name
+
+
+def find_source(name: str, baselines: Path) -> tuple[Side, ...]:
+    """Return what a name means: a platform, a study, else a path, which `./` says outright."""
     path, platform = Path(name), baselines / name
     if name and "/" not in name and name not in (PUBLISHED, ".", "..") and platform.is_dir():
         return _of_files(name, read_folder(platform), f"baselines in {platform}")
@@ -347,7 +340,7 @@ def _is_baseline(text: str, where: str, error: type[StorageError] = BaselineErro
     return isinstance(top, dict) and "suite" in top and "kind" not in top
 
 
-def _of_files(name: str, files: Sequence[BaselineFile], about: str) -> ComparisonSource:
+def _of_files(name: str, files: Sequence[BaselineFile], about: str) -> tuple[Side, ...]:
     platforms: dict[str, dict[str, Entry]] = {}
     for file in files:
         entries = platforms.setdefault(file.platform, {})
@@ -363,7 +356,7 @@ def _of_files(name: str, files: Sequence[BaselineFile], about: str) -> Compariso
                 runs=entry.runs,
                 environments=file.environments,
             )
-    return ComparisonSource(name=name, sides=_measured_sides(name, platforms, about), files=tuple(files))
+    return _measured_sides(name, platforms, about)
 
 
 def short_name(key: str) -> str:
@@ -387,7 +380,7 @@ def _measured_sides(name: str, platforms: Mapping[str, Mapping[str, Entry]], abo
 # --- results ----------------------------------------------------------------------------------------
 
 
-def _of_results(name: str, session: SessionResults) -> ComparisonSource:
+def _of_results(name: str, session: SessionResults) -> tuple[Side, ...]:
     platforms: dict[str, dict[str, Entry]] = {}
     for result in session.results:
         if result.status is not Outcome.VANISHED and not result.is_platform:
@@ -403,7 +396,7 @@ def _of_results(name: str, session: SessionResults) -> ComparisonSource:
     if not measured:
         raise SourceError(f"{name}: its session measured nothing, so that there is nothing to compare.")
     about = f"results of session {session.session}" + (f" of {session.at}" if session.at else "")
-    return ComparisonSource(name=name, sides=_measured_sides(name, measured, about))
+    return _measured_sides(name, measured, about)
 
 
 def _entry_of(result: Result, session: SessionResults) -> Entry:
@@ -428,7 +421,7 @@ def _entry_of(result: Result, session: SessionResults) -> Entry:
 # --- studies ----------------------------------------------------------------------------------------
 
 
-def _of_study(name: str, baselines: Path) -> ComparisonSource:
+def _of_study(name: str, baselines: Path) -> tuple[Side, ...]:
     """Return the figures of a study, or those whose ids begin with the name."""
     study = read_study(published_folder(baselines) / f"{name.partition('/')[0]}.json")
     chosen = linked_figures(study.figures, name)
@@ -436,10 +429,6 @@ def _of_study(name: str, baselines: Path) -> ComparisonSource:
         near = similar_links(study.figures, name)
         hint = f" Did you mean {' or '.join(near)}?" if near else ""
         raise SourceError(f"{name}: no figure of {study.source.title} has an id that begins so.{hint}")
-    return ComparisonSource(name=name, sides=tuple(_study_sides(name, study, chosen)))
-
-
-def _study_sides(name: str, study: Study, chosen: Iterable[Figure]) -> Iterator[Side]:
     platforms: dict[str, dict[str, Entry]] = {}
     for figure in chosen:
         entries = platforms.setdefault(figure.platform, {})
@@ -452,22 +441,7 @@ def _study_sides(name: str, study: Study, chosen: Iterable[Figure]) -> Iterator[
         entries[key] = replace(entry, values={**entry.values, figure.metric: value})
     source = study.source
     about = f"published: {source.title} ({source.authors}, {source.year})"
-    for platform, entries in platforms.items():
-        yield Side(label=name, group=name, platform=platform, about=about, study=source.key, entries=entries)
-
-
-# --- labels -----------------------------------------------------------------------------------------
-
-
-def _short(name: str) -> str:
-    return PurePosixPath(name).name or name if name.startswith((".", "/")) or name.endswith(".json") else name
-
-
-def _labelled(found: ComparisonSource, title: str, *, alone: bool) -> ComparisonSource:
-    """Return the set with labels: its title, with the platform where it has several."""
-    several = len(found.sides) > 1
-    sides = []
-    for side in found.sides:
-        label = side.platform if alone else f"{title} {side.platform}" if several else title
-        sides.append(replace(side, label=label, group=title))
-    return replace(found, name=title, sides=tuple(sides))
+    return tuple(
+        Side(label=name, group=name, platform=platform, about=about, study=source.key, entries=entries)
+        for platform, entries in platforms.items()
+    )

@@ -167,14 +167,3 @@ def test_a_study_needs_no_baselines(tmp_path, monkeypatch, capsys):
     shutil.copytree(PUBLISHED, "baselines/published")
     assert cli.main(["compare", "nrp"]) == 0
     assert "training time" in capsys.readouterr().out
-
-
-def test_new_lines_of_the_ledger_are_listed(compare):
-    shutil.copytree("baselines", "old")
-    assert "new in the ledger" not in compare("./old", "h200")
-    slower = runs(step_s=0.0125, session="s2", environment=UPGRADED)
-    more = {"environments": [UPGRADED], "action": "update", "reason": "new driver", "replace": True}
-    baseline(Path("baselines"), stored=slower, **more)
-    text = compare("./old", "h200")
-    assert text.count("new in the ledger: ") == 1
-    assert "update 5 runs, session s2: new driver" in text

@@ -19,7 +19,7 @@ ENVIRONMENTS = {each.key: each for each in (H200, UPGRADED, CAPPED)}
 
 
 def of(*names, **more):
-    return compare([side for each in read_sources(names, BASELINES) for side in each.sides], **more)
+    return compare(read_sources(names, BASELINES), **more)
 
 
 def test_study_alone_has_a_column_for_each_platform_and_ratios_to_the_first():
@@ -95,13 +95,6 @@ class TestTable:
         assert "not judged" in text
         assert "note: test_cnn[resnet50]: not judged: the benchmark changed (batch_size 256 -> 512)" in text
         assert "* test_cnn[resnet50], after: batch_size 256 -> 512" in text
-
-    def test_rows_of_one_side_are_counted(self):
-        text = render(of("h200", "olivia/single"), "table")
-        files = (BASELINES / "h200").glob("*.json")
-        rows = sum(len(json.loads(each.read_text())["benchmarks"]) for each in files)
-        assert f"{rows} only in h200, 2 only in olivia/single" in text
-        assert "No benchmark here names a figure of that study" in text
 
     def test_set_that_was_slowed_on_purpose_says_so(self, two):
         assert "delayed on purpose" not in render(compare(two), "table")

@@ -245,8 +245,3 @@ class TestJudging:
     def test_published_figures_are_never_judged(self):
         linked = entry(links=("nrp/train/resnet50/h200",))
         assert compare([side("a", linked), published(platform="h200")]).judged == ()
-
-
-def test_rows_on_one_side_only_are_counted():
-    found = compare([side("a", entry(), entry(OTHER)), side("b")])
-    assert dict(found.alone) == {"a": 1, "b": 0}

@@ -30,13 +30,13 @@ def project(tmp_path, monkeypatch) -> Path:
 
 
 def labels(names, folder="baselines"):
-    return [(side.label, side.platform) for each in read_sources(names, Path(folder)) for side in each.sides]
+    return [(side.label, side.platform) for side in read_sources(names, Path(folder))]
 
 
 @pytest.mark.usefixtures("project")
 class TestPlatformsAndFolders:
     def test_a_platform(self):
-        (side,) = find_source("h200", Path("baselines")).sides
+        (side,) = find_source("h200", Path("baselines"))
         assert (side.platform, list(side.entries)) == ("h200", [KEY])
         assert len(side.entries[KEY].runs) == 5
 
@@ -78,8 +78,8 @@ class TestNames:
     def test_a_platform_goes_before_a_folder_of_its_name_which_a_dot_names(self):
         Path("h200").mkdir()
         baseline(Path("h200"), OTHER, platform="h200")
-        assert list(find_source("h200", Path("baselines")).sides[0].entries) == [KEY]
-        assert list(find_source("./h200", Path("baselines")).sides[0].entries) == [OTHER]
+        assert list(find_source("h200", Path("baselines"))[0].entries) == [KEY]
+        assert list(find_source("./h200", Path("baselines"))[0].entries) == [OTHER]
 
 
 class TestStudies:
@@ -93,7 +93,7 @@ class TestStudies:
         ]
 
     def test_a_beginning_of_ids(self, project):
-        (side,) = find_source("olivia/single", Path("baselines")).sides
+        (side,) = find_source("olivia/single", Path("baselines"))
         assert side.study == "olivia"
         entry = side.entries["olivia/single/baseline"]
         assert entry.values["throughput"].value == 2640
@@ -107,7 +107,7 @@ class TestStudies:
 class TestResults:
     def test_what_was_measured(self, project):
         path = results_file(project / "r.json", result(), result(OTHER, measured=(), status=Ending.SKIPPED))
-        (side,) = find_source(str(path), Path("baselines")).sides
+        (side,) = find_source(str(path), Path("baselines"))
         assert [key for key, entry in side.entries.items() if entry.runs] == [KEY]
         assert side.entries[OTHER].status is Ending.SKIPPED, "a comparison must not pass over it"
         assert side.about.startswith("1 benchmark, results of session fresh")

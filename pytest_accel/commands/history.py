@@ -1,11 +1,9 @@
-"""`pytest-accel history`: sessions of other days, change points, import and retention."""
+"""`pytest-accel history`: sessions of other days, change points, import."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import re
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,14 +17,6 @@ if TYPE_CHECKING:
     from pytest_accel.storage.history import History, Point
 
 _LISTED_SESSIONS = 20
-
-
-def _kept(text: str) -> tuple[int, bool]:
-    """Parse 400d or 30, for `type=`: a number, and whether it is one of days."""
-    found = re.fullmatch(r"([1-9][0-9]{0,4})(d?)", text)
-    if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither 400d (days) nor 30 (sessions)")
-    return int(found[1]), bool(found[2])
 
 
 @command(
@@ -54,13 +44,6 @@ def _kept(text: str) -> tuple[int, bool]:
         help="add sessions: files that --accel-json wrote",
     ),
     argument(
-        "--prune",
-        type=_kept,
-        metavar="KEPT",
-        help="remove the oldest sessions except the last 400d (days) or 30 (sessions)",
-    ),
-    argument("--yes", action="store_true", help="with --prune: do it, instead of saying what would be done"),
-    argument(
         "--platform", metavar="NAME", help="only this platform, as the folder of its baselines is named"
     ),
     argument("--limit", type=count, metavar="N", help="only the newest N sessions"),
@@ -68,13 +51,11 @@ def _kept(text: str) -> tuple[int, bool]:
     HISTORY,
 )
 def history(args: argparse.Namespace) -> int:
-    """List the sessions, show one benchmark's past, find changes; import and prune sessions."""
+    """List the sessions, show one benchmark's past, find changes; import sessions."""
     from pytest_accel.storage.history import History
 
-    actions = {"--changes": args.changes, "--import": args.imported, "--prune": args.prune}
-    named = [name for name, value in actions.items() if value]
-    if len(named) > 1:
-        raise ValueError(f"{' and '.join(named)} are two actions. Name one of them.")
+    if args.changes and args.imported:
+        raise ValueError("--changes and --import are two actions. Name one of them.")
     if args.fail and not args.changes:  # it would be green whatever happened
         raise ValueError("--fail goes with --changes.")
     opened = History(required_history(args))
@@ -82,8 +63,6 @@ def history(args: argparse.Namespace) -> int:
         return _changes(opened, args)
     if args.imported:
         _import(opened, args.imported)
-    elif args.prune:
-        _prune(opened, *args.prune, is_done=args.yes)
     elif args.name or args.platform:
         _show(opened, args)
     else:
@@ -148,15 +127,6 @@ def _import(history: History, files: list[Path]) -> None:
     for session in [read_results(path) for path in files]:  # all, before anything is written
         is_new = history.append(session)
         print(inert(f"{printable(session.session)}  {'added' if is_new else 'was there already'}"))
-
-
-def _prune(history: History, number: int, is_days: bool, *, is_done: bool) -> None:  # noqa: FBT001 - of one argument
-    since = datetime.now(UTC) - timedelta(days=number) if is_days else None
-    kept = None if is_days else number
-    gone, left = history.prune(since=since, keep_sessions=kept, dry_run=not is_done)
-    print(f"{'removed' if is_done else 'would remove'} {counted(gone, 'session')}, {left} stay")
-    if gone and not is_done:
-        print("nothing was removed: --yes does it")
 
 
 def _chosen(history: History, args: argparse.Namespace) -> list[tuple[str, str]]:

@@ -194,7 +194,7 @@ class History:
         return self._parsed(names[0], found[0])
 
     def latest(self) -> SessionResults | None:
-        """Return the newest session; None where all were pruned."""
+        """Return the newest session; None where there is none."""
         newest = self.sessions(limit=1)
         return self.session(newest[0].session) if newest else None
 
@@ -219,24 +219,6 @@ class History:
     def trend(self, key: str, platform: str, nights: int = SEASON) -> Trend:
         """Return the newest points of a series with its change points."""
         return trend(self.series(key, platform, nights))
-
-    def prune(
-        self, *, since: datetime | None = None, keep_sessions: int | None = None, dry_run: bool = False
-    ) -> tuple[int, int]:
-        """Remove sessions before a time, or all but the newest ones; return how many go and how many stay."""
-        self.sessions(limit=1)  # raises where there is none: pruning must not begin a history
-        oldest_s = since.timestamp() if since else -math.inf
-        with self._opened(write=True) as connection:
-            stored = connection.execute("SELECT id, at_s FROM sessions ORDER BY at_s, id").fetchall()
-            surplus = 0 if keep_sessions is None else len(stored) - keep_sessions
-            gone = [(row[0],) for place, row in enumerate(stored) if place < surplus or row[1] < oldest_s]
-            if not dry_run:
-                connection.executemany("DELETE FROM sessions WHERE id = ?", gone)
-                connection.executemany("DELETE FROM points WHERE session = ?", gone)
-        if gone and not dry_run:
-            with suppress(sqlite3.Error), closing(self._connect("rw")) as connection:
-                connection.execute("VACUUM")  # where that fails, the next sessions use the free pages
-        return len(gone), len(stored) - len(gone)
 
     # --- values -------------------------------------------------------------------------------------
 

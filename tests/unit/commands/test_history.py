@@ -150,28 +150,11 @@ class TestKeeping:
         ask("--history", "new/history.sqlite", "--import", "a.json")
         assert "night-040" in ask("--history", "new/history.sqlite")
 
-    def test_pruning_is_said_first_and_done_with_yes(self, ask):
-        assert ask("--prune", "4").splitlines()[1] == "nothing was removed: --yes does it"
-        assert len(json.loads(ask("--json", "--limit", "99"))) == 24
-        assert ask("--prune", "4", "--yes").startswith("removed 20 sessions, 4 stay")
-        assert len(json.loads(ask("--json", "--limit", "99"))) == 4
-
-    @pytest.mark.parametrize("kept", ["0", "x", "20M", "", "-3", "30w", "999999d"])
-    def test_what_is_no_bound_is_refused_with_examples(self, ask, kept, capsys):
-        with pytest.raises(SystemExit):
-            ask(f"--prune={kept}")
-        assert "is neither 400d (days) nor 30 (sessions)" in capsys.readouterr().err
-
     def test_two_actions_are_refused(self, ask):
-        assert "--changes and --prune are two actions" in ask("--changes", "--prune", "3", status=2)
+        assert "--changes and --import are two actions" in ask("--changes", "--import", "x", status=2)
 
     def test_fail_without_changes_is_refused(self, ask):
         assert "--fail goes with --changes" in ask("--fail", status=2)
-
-    def test_all_gone(self, ask, project):
-        History(project / "old.sqlite").append(replace(night(0), at="2001-01-01T00:00:00+00:00"))
-        ask("--history", "old.sqlite", "--prune", "30d", "--yes")
-        assert ask("--history", "old.sqlite") == "no session is left in it\n"
 
 
 def test_help_imports_nothing_heavy():

@@ -312,9 +312,8 @@ class TestBadFiles:
         assert remedy in self.refused(history, words).remedy
 
     def test_nothing_there(self, history):
-        for use in (lambda: history.series(KEY, "h200"), lambda: history.prune(keep_sessions=1)):
-            with pytest.raises(HistoryError, match=r"there is no history here yet\n.*history --import"):
-                use()
+        with pytest.raises(HistoryError, match=r"there is no history here yet\n.*history --import"):
+            history.series(KEY, "h200")
         assert not history.path.exists()
 
     def test_folder_and_fifo(self, history):
@@ -368,28 +367,3 @@ class TestBadFiles:
         ):
             with suppress(HistoryError):
                 read()
-
-
-class TestPruning:
-    @pytest.fixture
-    def ten(self, history) -> History:
-        for night in range(10):
-            history.append(bulky(night, 5))
-        return history
-
-    def test_newest_sessions_are_kept_and_the_file_shrinks(self, ten):
-        size = ten.path.stat().st_size
-        assert ten.prune(keep_sessions=3) == (7, 3)
-        assert names(ten) == ["s9", "s8", "s7"]
-        assert [point.session for point in ten.series(f"{KEY}-1", "h200")] == ["s7", "s8", "s9"]
-        assert ten.path.stat().st_size < 0.6 * size
-        assert ten.prune(keep_sessions=3) == (0, 3)
-
-    def test_newest_days_are_kept(self, ten):
-        assert ten.prune(since=BEGIN + timedelta(days=7, hours=1)) == (8, 2)
-        assert names(ten) == ["s9", "s8"]
-
-    def test_dry_run_says_the_same_and_removes_nothing(self, ten):
-        before = ten.path.read_bytes()
-        assert ten.prune(keep_sessions=3, dry_run=True) == (7, 3)
-        assert ten.path.read_bytes() == before

@@ -17,7 +17,6 @@ from pytest_accel.commands.registry import (
     baselines_folder,
     by_keyword,
     command,
-    count,
     find_project,
 )
 
@@ -130,20 +129,17 @@ def accept(args: argparse.Namespace) -> int:
     argument("--tolerance", metavar="5%", help="5%%, auto (what the runs resolve, at least 3%%) or default"),
     argument("--noisy", action="store_true", help="of --tolerance: only benchmarks too noisy for theirs"),
     argument("--anchor", choices=("set", "clear"), help="make the stored runs the anchor, or remove it"),
-    argument("--keep", type=count, metavar="N", help="keep only the newest N runs"),
     argument("--remove", action="append", default=[], metavar="ID", help="a benchmark; repeatable"),
     group="baseline",
 )
 def edit(args: argparse.Namespace) -> int:
-    """Move tolerances and anchors, remove runs and benchmarks; without --reason only show what would change."""
+    """Move tolerances and anchors, remove benchmarks; without --reason only show what would change."""
     from pytest_accel.storage.baseline_edits import edit_baselines
     from pytest_accel.storage.baselines import BaselineStore
 
     folder, wanted, edits = baselines_folder(args), by_keyword(args.keyword), _edits(args)
     if len(edits) != 1:
-        raise ValueError(
-            "Choose one of --tolerance, --anchor, --keep and --remove; each gets its own reason."
-        )
+        raise ValueError("Choose one of --tolerance, --anchor and --remove; each gets its own reason.")
     store = BaselineStore(folder)
     files = store.files(args.platform)
     _refuse_unknown(args.remove, files)
@@ -158,15 +154,13 @@ def edit(args: argparse.Namespace) -> int:
 
 def _edits(args: argparse.Namespace) -> list[EntryEdit]:
     from pytest_accel.stats.run import both_keys
-    from pytest_accel.storage.baseline_edits import keep_newest, remove, set_anchor, set_tolerance
+    from pytest_accel.storage.baseline_edits import remove, set_anchor, set_tolerance
 
     edits = []
     if args.tolerance is not None:
         edits.append(set_tolerance(_tolerance(args.tolerance), noisy_only=args.noisy))
     if args.anchor:
         edits.append(set_anchor(clear=args.anchor == "clear"))
-    if args.keep:
-        edits.append(keep_newest(args.keep))
     if args.remove:
         edits.append(remove({key for name in args.remove for key in (name, *both_keys(name))}))
     return edits

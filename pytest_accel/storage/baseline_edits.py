@@ -149,18 +149,9 @@ def _check_fit(key: str, result: Result, stored: Sequence[Run]) -> None:
 # --- edits ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntryChange:
-    """An edit of one benchmark: the new entry, None to remove it, and its line in the ledger."""
-
-    text: str
-    entry: BaselineEntry | None
-    action: Action = "prune"
-    runs: int = 0  # of the ledger's line; 0 where nothing changes
-
-
-# What changes of a benchmark with this key and entry, on a platform with this noise prior; None: nothing.
-EntryEdit: TypeAlias = Callable[[str, BaselineEntry, NoisePrior], EntryChange | None]
+# Of a key and an entry, on a platform with this noise prior: what changes, in words, and the new entry, None to remove
+# it; or nothing.
+EntryEdit: TypeAlias = Callable[[str, BaselineEntry, NoisePrior], tuple[str, BaselineEntry | None] | None]
 
 
 def edit_baselines(
@@ -195,35 +186,36 @@ def _edited(
     at: str,
 ) -> tuple[BaselineFile, list[str]]:
     lines, benchmarks, removed = [], dict(file.benchmarks), list(file.removed)
+    reason = reason or "preview"
     for key, entry in file.benchmarks.items():
         change = edit(key, entry, prior) if wanted(key) else None
         if change is None:
             continue
-        lines.append(f"{key}: {change.text}")
-        reason = reason or "preview"
-        if change.entry is None:
+        text, new = change
+        lines.append(f"{key}: {text}")
+        if new is None:
             del benchmarks[key]
             removed.append(Removal(at=at, benchmark=key, reason=reason, runs=len(entry.runs)))
-        elif change.runs:
-            session = change.entry.runs[-1].session
-            line = LedgerEntry(at=at, action=change.action, reason=reason, runs=change.runs, session=session)
-            benchmarks[key] = dataclasses.replace(change.entry, ledger=(*entry.ledger, line))
+        elif new != entry:
+            action: Action = "tolerance" if new.anchor == entry.anchor else "anchor"
+            concerned = entry.runs if action == "tolerance" else new.anchor or entry.anchor
+            session, runs = entry.runs[-1].session, len(concerned)
+            line = LedgerEntry(at=at, action=action, reason=reason, runs=runs, session=session)
+            benchmarks[key] = dataclasses.replace(new, ledger=(*entry.ledger, line))
     return dataclasses.replace(file, benchmarks=benchmarks, removed=tuple(removed)), lines
 
 
 def set_anchor(*, clear: bool = False) -> EntryEdit:
     """Return the edit that makes the stored runs the anchor, or removes the anchor."""
 
-    def edit(_key: str, entry: BaselineEntry, _prior: NoisePrior) -> EntryChange | None:
+    def edit(_key: str, entry: BaselineEntry, _prior: NoisePrior) -> tuple[str, BaselineEntry] | None:
         runs = () if clear else entry.runs
         if entry.anchor == runs:
             return None
-        changed = dataclasses.replace(entry, anchor=runs)
+        text = f"anchor {'moved' if entry.anchor else 'set'} to its {counted(len(runs), 'stored run')}"
         if clear:
             text = f"anchor of {counted(len(entry.anchor), 'run')} removed"
-            return EntryChange(text=text, entry=changed, action="anchor", runs=len(entry.anchor))
-        text = f"anchor {'moved' if entry.anchor else 'set'} to its {counted(len(runs), 'stored run')}"
-        return EntryChange(text=text, entry=changed, action="anchor", runs=len(runs))
+        return text, dataclasses.replace(entry, anchor=runs)
 
     return edit
 
@@ -231,13 +223,13 @@ def set_anchor(*, clear: bool = False) -> EntryEdit:
 def set_tolerance(tolerance: Tolerance, *, noisy_only: bool = False) -> EntryEdit:
     """Return the edit that stores another tolerance; with `noisy_only` of benchmarks too noisy for theirs."""
 
-    def edit(_key: str, entry: BaselineEntry, prior: NoisePrior) -> EntryChange | None:
+    def edit(_key: str, entry: BaselineEntry, prior: NoisePrior) -> tuple[str, BaselineEntry] | None:
         now = baseline_quality(entry.runs, entry.tolerance, prior)
         if noisy_only and not now.too_noisy:
             return None
         new = auto_tolerance(entry.runs, prior) if tolerance == "auto" else tolerance
         if tolerance == "auto" and (problem := _refused_auto(now, new or 0.0)):
-            return EntryChange(text=f"left at {percent(now.tolerance)}: {problem}", entry=entry)
+            return f"left at {percent(now.tolerance)}: {problem}", entry
         new = None if new is None else rounded(new)
         if new in (entry.tolerance, now.tolerance):
             return None
@@ -245,8 +237,7 @@ def set_tolerance(tolerance: Tolerance, *, noisy_only: bool = False) -> EntryEdi
         text = f"tolerance {percent(then)}, {percent(now.tolerance)} before; its runs resolve {percent(now.resolution)}"
         if then > NO_GATE:
             text += ": that is no gate, it catches a breakdown and nothing else"
-        changed = dataclasses.replace(entry, tolerance=new)
-        return EntryChange(text=text, entry=changed, action="tolerance", runs=len(entry.runs))
+        return text, dataclasses.replace(entry, tolerance=new)
 
     return edit
 
@@ -262,25 +253,11 @@ def _refused_auto(now: BaselineQuality, tolerance: float) -> str:
     return ""
 
 
-def keep_newest(count: int) -> EntryEdit:
-    """Return the edit that removes all but the newest runs."""
-
-    def edit(_key: str, entry: BaselineEntry, _prior: NoisePrior) -> EntryChange | None:
-        surplus = len(entry.runs) - count
-        if surplus <= 0:
-            return None
-        changed = dataclasses.replace(entry, runs=entry.runs[-count:])
-        return EntryChange(text=f"oldest {counted(surplus, 'run')} removed", entry=changed, runs=surplus)
-
-    return edit
-
-
 def remove(keys: Collection[str]) -> EntryEdit:
     """Return the edit that removes benchmarks."""
 
-    def edit(key: str, entry: BaselineEntry, _prior: NoisePrior) -> EntryChange | None:
-        text = f"benchmark removed, {counted(len(entry.runs), 'run')}"
-        return EntryChange(text=text, entry=None) if key in keys else None
+    def edit(key: str, entry: BaselineEntry, _prior: NoisePrior) -> tuple[str, None] | None:
+        return (f"benchmark removed, {counted(len(entry.runs), 'run')}", None) if key in keys else None
 
     return edit
 

@@ -364,8 +364,7 @@ def _check_addition(key: str, stored: BaselineEntry, entry: BaselineEntry) -> No
     if len(entry.runs) > room:
         problem = f"has {len(stored.runs)} runs and would get {len(entry.runs)} more; a baseline has at most {MAX_RUNS}"
         remedy = f"Record at most {room} (--accel-record={room}), or replace all. " if room else ""
-        make_room = " Or keep the newest N: `pytest-accel baseline edit --keep N`."
-        raise FormatError(f"{_place(key)}.runs", problem, remedy + _UPDATE_REMEDY + make_room)
+        raise FormatError(f"{_place(key)}.runs", problem, remedy + _UPDATE_REMEDY)
 
 
 def _place(key: str) -> str:

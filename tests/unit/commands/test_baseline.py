@@ -127,7 +127,6 @@ class TestEdit:
             (["h200", "--tolerance", "8%"], "tolerance 8.0 %, 3.0 % before"),
             (["--tolerance", "default"], "tolerance 5.0 %, 3.0 % before"),
             (["--tolerance", "auto", "--noisy"], "left at 3.0 %: provisional (1 session of 3)"),
-            (["--keep", "3"], "oldest 2 runs removed"),
         ],
     )
     def test_options_choose_the_edit(self, command, arguments, said):
@@ -154,8 +153,8 @@ class TestEdit:
         ("arguments", "said"),
         [
             ([], "Choose one of"),
-            (["--keep", "1", "--anchor", "set"], "Choose one of"),
-            (["a100", "--keep", "1"], "has no baselines of 'a100'"),
+            (["--remove", "x", "--anchor", "set"], "Choose one of"),
+            (["a100", "--anchor", "set"], "has no baselines of 'a100'"),
             (["--anchor", "set", "-k", "other"], "matches -k 'other'"),
         ],
     )

@@ -17,7 +17,6 @@ from pytest_accel.storage.baseline_edits import (
     accept,
     check_baselines,
     edit_baselines,
-    keep_newest,
     remove,
     set_anchor,
     set_tolerance,
@@ -49,7 +48,7 @@ def edit(root, change, reason="release 1.4"):
 
 
 class TestEdits:
-    @pytest.mark.parametrize("change", [set_anchor(), set_tolerance(0.08), keep_newest(2), remove({KEY})])
+    @pytest.mark.parametrize("change", [set_anchor(), set_tolerance(0.08), remove({KEY})])
     def test_edit_without_a_reason_writes_nothing(self, root, change):
         baseline(root)
         before = (root / "h200" / "cnn.json").read_bytes()
@@ -62,16 +61,6 @@ class TestEdits:
         baseline(root, stored=runs(2, session="meanwhile"))
         edit_baselines(BaselineStore(root), [earlier], set_tolerance(0.08), reason="x", at=AT)
         assert (len(stored(root).runs), stored(root).tolerance) == (7, 0.08)
-
-    def test_newest_runs_are_kept(self, root):
-        baseline(root)
-        baseline(root, stored=runs(3, session="s2"))
-        assert edit(root, keep_newest(4), "smaller") == [f"{KEY}: oldest 4 runs removed"]
-        entry = stored(root)
-        assert [run.session for run in entry.runs] == ["s1", "s2", "s2", "s2"]
-        line = entry.ledger[-1]
-        assert (line.action, line.runs, line.reason) == ("prune", 4, "smaller")
-        assert edit(root, keep_newest(4)) == []
 
     def test_removed_benchmark_leaves_a_line_and_no_environment(self, root):
         baseline(root)
@@ -200,7 +189,7 @@ REFUSED = {
         result(measured=runs(session="f", metrics={"slowdown_felt": 0.1})),
         r"slowed on purpose \(10.0 %\)",
     ),
-    "too many": (result(measured=runs(6, session="f")), "has 5 runs and would get 6 more.*--keep"),
+    "too many": (result(measured=runs(6, session="f")), "has 5 runs and would get 6 more.*--replace"),
     "more than a baseline has": (
         result(measured=runs(11, session="f")),
         "11 runs; a baseline has 1 to 10",

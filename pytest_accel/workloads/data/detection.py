@@ -8,7 +8,7 @@ padding, which is what DINO reads.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from operator import itemgetter
@@ -20,8 +20,6 @@ import numpy as np
 import torch
 
 from pytest_accel.workloads.data.files import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
     Split,
     find_folder,
     read_bytes,
@@ -29,7 +27,7 @@ from pytest_accel.workloads.data.files import (
     unreadable,
 )
 from pytest_accel.workloads.data.loader import mixed_seed, stream_seed
-from pytest_accel.workloads.data.pixels import decode_on_host, resize_on_host, scale_and_shift
+from pytest_accel.workloads.data.pixels import decode_on_host, resize_on_host
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -143,9 +141,9 @@ class BucketOrder:
 
 
 class DetectionBatch(NamedTuple):
-    """A batch: bytes as a worker makes it; images on the device as a model reads it."""
+    """A batch as a worker makes it."""
 
-    pixels: Tensor  # uint8, or normalized, (batch, 3, height, width); zeros where the padding is
+    pixels: Tensor  # uint8 (batch, 3, height, width); zeros where the padding is
     sizes: Tensor  # int64 (batch, 2): height and width of the image inside
     boxes: Tensor  # float32 (batch, max_gt, 4); zeros where there is none
     labels: Tensor  # int64 (batch, max_gt)
@@ -258,21 +256,6 @@ def corners_px(boxes: Tensor, sizes: Tensor) -> Tensor:
     center, half = boxes[..., :2], boxes[..., 2:] / 2
     extent = sizes.flip(-1).to(boxes.dtype)[:, None].repeat(1, 1, 2)
     return torch.cat([center - half, center + half], dim=-1) * extent
-
-
-def detection_transform(
-    *, device: torch.device, dtype: torch.dtype, memory_format: torch.memory_format
-) -> Callable[[DetectionBatch], DetectionBatch]:
-    """Return what normalizes a batch on the device, with zeros outside the images, without waiting."""
-    scale, shift = scale_and_shift(IMAGENET_MEAN, IMAGENET_STD, device=device, dtype=dtype)
-
-    def transform(batch: DetectionBatch) -> DetectionBatch:
-        rows, columns = (torch.arange(extent, device=device) for extent in batch.pixels.shape[-2:])
-        inside = (rows < batch.sizes[:, :1])[:, :, None] & (columns < batch.sizes[:, 1:])[:, None, :]
-        images = torch.addcmul(shift, batch.pixels.to(dtype), scale) * inside[:, None]
-        return batch._replace(pixels=images.contiguous(memory_format=memory_format))
-
-    return transform
 
 
 # Statistics of COCO that synthetic boxes follow, because the cost of a step depends on its targets:

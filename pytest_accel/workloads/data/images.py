@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import os
 import pickle
-import zlib
 from dataclasses import dataclass
-from importlib.util import find_spec
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -185,23 +182,15 @@ def _read_idx(path: Path, *extents: int) -> NDArray[np.uint8]:
 
 
 def _read_digits(split: Split) -> ArrayImages:
-    """Return scikit-learn's 8 x 8 digits, the first rows as train and the last as test: their writers differ.
-
-    The file is read directly: importing scikit-learn takes a second.
-    """
-    spec = find_spec("sklearn")
-    if spec is None or not spec.submodule_search_locations:
-        raise missing("digits", ["scikit-learn, which carries it"], "Run: pip install scikit-learn")
-    path = Path(spec.submodule_search_locations[0], "datasets/data/digits.csv.gz")
+    """Return scikit-learn's 8 x 8 digits, the first rows as train and the last as test: their writers differ."""
     try:
-        with reading(path), gzip.open(path, "rt", encoding="ascii") as file:
-            table = np.loadtxt(file, np.int64, delimiter=",").reshape(-1, 65)
-    except (EOFError, ValueError, zlib.error) as error:
-        raise unreadable(path, error, "Run: pip install --force-reinstall scikit-learn") from None
-    train = IMAGE_SETS["digits"].train_images
-    part = table[:train] if split == "train" else table[train:]
-    images = (part[:, :-1] * 255 // DIGITS_MAX).astype(np.uint8)
-    return _in_memory(images.reshape(-1, 1, 8, 8), part[:, -1], "digits", path)
+        from sklearn.datasets import load_digits
+    except ImportError:
+        raise missing("digits", ["scikit-learn, which carries it"], "Run: pip install scikit-learn") from None
+    digits, train = load_digits(), IMAGE_SETS["digits"].train_images
+    part = slice(train) if split == "train" else slice(train, None)
+    images = (digits.images[part].astype(np.int64) * 255 // DIGITS_MAX).astype(np.uint8)
+    return ArrayImages(images=torch.from_numpy(images)[:, None], labels=torch.from_numpy(digits.target[part]))
 
 
 # --- encoded ----------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ Recipe: TypeAlias = tuple[Callable[[], nn.Module], ModelInfo]
 _BUILDERS: tuple[tuple[Mapping[str, Any], Any, ModelTask, str], ...] = (
     (segmentation.SEGFORMERS, segmentation.build_segformer, "segmentation", "segmentation_models_pytorch"),
     (segmentation.DEEPLABS, segmentation.build_deeplabv3plus, "segmentation", "segmentation_models_pytorch"),
-    (dino.DINO_SHAPES, dino.build_dino, "detection", "torch"),
+    (dino.DINO_SHAPES, dino.build_dino, "detection", "timm"),
     (gpt.GPT_SHAPES, gpt.build_gpt, "language", "torch"),
     (convnets.WIDE_RESNET_WIDTHS, convnets.build_wide_resnet, "classification", "torch"),
     (convnets.AUTOENCODER_WIDTHS, convnets.build_autoencoder, "reconstruction", "torch"),

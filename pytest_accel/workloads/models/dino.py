@@ -7,9 +7,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -23,8 +22,9 @@ from pytest_accel.workloads.models.detection import MATCHING, Predictions, Scene
 class DinoShape:
     """Sizes of a DINO."""
 
-    backbone: str  # a Swin's name in timm, or "plain"
-    stages: tuple[int, ...] = ()  # of the Swin whose maps are used
+    backbone: str  # a Swin's name in timm
+    backbone_options: Mapping[str, Any] = field(default_factory=dict)  # of timm's builder
+    stages: tuple[int, ...]  # of the Swin whose maps are used
     scales: int  # levels of tokens; those beyond the backbone's maps halve its last map again
     width: int = 256
     heads: int = 8
@@ -44,7 +44,9 @@ DINO_SHAPES = {
     "dino-swin-l-5scale": DinoShape(backbone=_SWIN_L, stages=(0, 1, 2, 3), scales=5),
     # Of seconds on one CPU core.
     "dino-tiny": DinoShape(
-        backbone="plain", scales=3, width=64, heads=4, encoder_layers=2, decoder_layers=2, feedforward=128,
+        backbone="swin_tiny_patch4_window7_224",
+        backbone_options={"embed_dim": 16, "depths": (1, 1, 1), "num_heads": (1, 1, 2), "window_size": 4},
+        stages=(1, 2), scales=3, width=64, heads=4, encoder_layers=2, decoder_layers=2, feedforward=128,
         queries=30, denoising_pairs=10,
     ),
 }  # fmt: skip
@@ -116,10 +118,7 @@ class Neck(nn.Module):
     def __init__(self, shape: DinoShape) -> None:
         super().__init__()
         self.width = shape.width
-        if shape.backbone == "plain":
-            self.backbone: Any = PlainBackbone()
-        else:
-            self.backbone = SwinBackbone(shape.backbone, stages=shape.stages, checkpoint=shape.checkpoint)
+        self.backbone = SwinBackbone(shape)
         channels = self.backbone.channels
         self.same = nn.ModuleList(_projection(each, shape.width, kernel=1) for each in channels)
         further = [channels[-1], *[shape.width] * (shape.scales - len(channels) - 1)]
@@ -432,29 +431,27 @@ def attend(values: Tensor, sizes: LevelSizes, where: Tensor, weights: Tensor) ->
     return total.view(n, heads, -1, q).permute(0, 3, 1, 2).reshape(n, q, -1).type_as(values)
 
 
-PLAIN_WIDTHS = (16, 32, 64, 64)  # at a half, a quarter, an eighth and a sixteenth of the image
-
-
 class SwinBackbone(nn.Module):
     """Maps of some stages of timm's Swin, each with its own norm; images of any size."""
 
-    def __init__(self, name: str, *, stages: Sequence[int], checkpoint: bool) -> None:
+    def __init__(self, shape: DinoShape) -> None:
         super().__init__()
         import timm  # slow to import
 
         # always_partition: the last stage is one window at 384 pixels, and would not shift it on larger images either.
         self.swin: Any = timm.create_model(
-            name,
+            shape.backbone,
             pretrained=False,
             features_only=True,
-            out_indices=tuple(stages),
+            out_indices=shape.stages,
             strict_img_size=False,
             always_partition=True,
             drop_path_rate=0.0,
+            **shape.backbone_options,
         )
         self.channels: list[int] = self.swin.feature_info.channels()
         self.norms = nn.ModuleList(nn.LayerNorm(channels) for channels in self.channels)
-        self.checkpoint = checkpoint
+        self.checkpoint = shape.checkpoint
 
     @property
     def compiled_apart(self) -> list[nn.Module]:
@@ -470,30 +467,3 @@ class SwinBackbone(nn.Module):
     @property
     def _stages(self) -> list[Any]:
         return [module for module in self.swin.modules() if hasattr(module, "blocks")]
-
-
-class PlainBackbone(nn.Module):
-    """Convolutions that halve the image four times; the last two maps."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.channels = list(PLAIN_WIDTHS[-2:])
-        self.blocks = nn.ModuleList(
-            nn.Sequential(
-                nn.Conv2d(before, width, 3, stride=2, padding=1),
-                nn.GroupNorm(8, width),
-                nn.ReLU(inplace=True),
-            )
-            for before, width in pairwise((3, *PLAIN_WIDTHS))
-        )
-
-    @property
-    def compiled_apart(self) -> list[nn.Module]:
-        return [self]
-
-    def forward(self, images: Tensor) -> list[Tensor]:
-        maps = []
-        for block in self.blocks:
-            images = block(images)
-            maps.append(images)
-        return maps[-2:]

@@ -21,11 +21,11 @@ from pytest_accel.workloads.data.detection import (
     DetectionRequest,
     Resizing,
     corners_px,
-    detection_transform,
     open_coco,
     synthetic_detection,
 )
 from pytest_accel.workloads.data.files import DataError, DataMissing
+from pytest_accel.workloads.tasks.scenes import as_scenes
 from tests.support.damage import ABSENT, damaged
 from tests.support.detection_sets import coco_annotations, write_coco
 
@@ -251,14 +251,11 @@ def test_image_is_at_the_top_left_of_its_bucket_and_normalized(coco):
     assert torch.equal(batch.pixels[0, :, :30, :90], coco.pixels(3))  # in its own size
     mask = torch.zeros(2, *BUCKET, dtype=torch.bool)
     mask[0, :30, :90] = mask[1, :60, :40] = True
-    transform = detection_transform(
-        device=torch.device("cpu"), dtype=torch.float32, memory_format=torch.channels_last
-    )
-    inputs = transform(batch)
-    assert inputs.pixels.is_contiguous(memory_format=torch.channels_last)
+    scenes, _ = as_scenes(torch.device("cpu"), torch.float32, "channels_last")(batch)
+    assert scenes.images.is_contiguous(memory_format=torch.channels_last)
     mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
-    torch.testing.assert_close(inputs.pixels[1, :, 5, 7], (batch.pixels[1, :, 5, 7] / 255 - mean) / std)
-    for padded in (batch.pixels, inputs.pixels):
+    torch.testing.assert_close(scenes.images[1, :, 5, 7], (batch.pixels[1, :, 5, 7] / 255 - mean) / std)
+    for padded in (batch.pixels, scenes.images):
         assert not (padded * ~mask[:, None]).any()
 
 

@@ -60,7 +60,7 @@ def test_attention_equals_its_definition_with_gradients():
 @pytest.fixture
 def attention():
     torch.manual_seed(1)
-    layer = DeformableAttention(DinoShape(backbone="plain", scales=2, width=8, heads=2, points=3))
+    layer = DeformableAttention(DinoShape(backbone="", stages=(), scales=2, width=8, heads=2, points=3))
     for parameter in layer.parameters():  # its offsets and weights begin at zero
         torch.nn.init.normal_(parameter, std=0.5)
     return layer

@@ -153,9 +153,9 @@ def test_compiled_step_of_dino_is_not_recompiled_for_other_boxes(monkeypatch):
         with step.computing_only():
             step()
         step.check()
-    # The backbone, one layer of the encoder for both, the proposer, one of the decoder for both, the costs, and, when
-    # the host has matched, the loss.
-    assert graphs.count == first == 6
+    # A block of each of three stages, one layer of the encoder for both, the proposer, one of the decoder for both, the
+    # costs, and, when the host has matched, the loss.
+    assert graphs.count == first == 8
     assert all("match" in reason for reason in graphs.breaks)
 
 

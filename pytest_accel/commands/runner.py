@@ -19,7 +19,7 @@ from types import FrameType
 from typing import TextIO
 
 from pytest_accel.distributed.processes import exit_words, signal_group
-from pytest_accel.report.github import STEP_SUMMARY
+from pytest_accel.report.markdown import STEP_SUMMARY
 from pytest_accel.stats.quantities import printable, seconds
 
 INTERRUPTED = 2  # pytest's exit status

@@ -7,10 +7,13 @@ escaped character by character.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import stat
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 
 from pytest_accel.report.remedies import rerun
 from pytest_accel.report.terminal import change
@@ -312,3 +315,41 @@ def _harmless(found: str, text: str, end: int) -> str:
 
 def _longest_run(text: str) -> int:
     return max((len(run) for run in re.findall("`+", text)), default=0)
+
+
+# --- the summary of a step on GitHub ----------------------------------------------------------------
+
+STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
+STEP_BYTES = 1024 * 1024  # a larger file of a step is not shown at all
+_SPARE_BYTES = 8 * 1024  # for what the step may write after us
+_TOO_LONG = "the summary is left out, GitHub shows 1 MiB a step."
+_CUT = f"\n\n**Of this session {_TOO_LONG}** The log and `--accel-report` have it.\n"
+
+
+def append_step_summary(environ: Mapping[str, str], text: str) -> str:
+    """Append to the file of the step, as far as there is room; return a warning where that failed or was cut."""
+    name = environ.get(STEP_SUMMARY, "")
+    if not name:
+        return ""
+    try:
+        return _append(Path(name), text)
+    except (OSError, ValueError) as error:  # ValueError: a null character in the name
+        why = getattr(error, "strerror", None) or error
+        return f"{STEP_SUMMARY}={name}: the summary cannot be written: {why}. --accel-report writes it elsewhere."
+
+
+def _append(path: Path, text: str) -> str:
+    # Not created: the runner reads only the file that it made. Non-blocking: a FIFO would wait for ever.
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK)
+    with os.fdopen(fd, "ab") as stream:
+        facts = os.fstat(fd)
+        if not stat.S_ISREG(facts.st_mode):
+            return f"{STEP_SUMMARY}={path}: is not a regular file, and was left alone. --accel-report writes one."
+        apart = "\n\n" if facts.st_size else ""
+        headline = text.partition("\n")[0] + _CUT
+        for part in (text, headline):
+            data = f"{apart}{part}".encode("utf-8", "backslashreplace")
+            if facts.st_size + len(data) <= STEP_BYTES - _SPARE_BYTES:
+                stream.write(data)
+                break
+        return "" if part is text else f"{STEP_SUMMARY}: {_TOO_LONG} --accel-report writes all of it."

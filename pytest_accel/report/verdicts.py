@@ -1,6 +1,6 @@
 """The table of verdicts: word, effect on the test, colours, explanation and remedy of every status a result can have.
 
-Terminal, JUnit, Markdown, the HTML page, annotations and the documentation read this table. A new verdict is one member of
+Terminal, JUnit, Markdown, the HTML page and the documentation read this table. A new verdict is one member of
 `Outcome` and one row here.
 """
 
@@ -37,7 +37,6 @@ class VerdictRow:
     meaning: str
     remedy: str = ""
     letter: str = ""  # in pytest's progress line; empty: pytest's own
-    annotated: bool = True  # on GitHub, also where it fails nothing
     suspects: bool = False  # whether changes of the environment since the baseline may explain it
 
     @property
@@ -93,14 +92,12 @@ VERDICTS: dict[Status, VerdictRow] = {
         *("NOT-MEASURED", "passes", "warn", "ring"),
         "The session ended before, or measuring was switched off.",
         "Run it again.",
-        annotated=False,  # an interrupted session reports that itself
     ),
     Outcome.DOES_NOT_FIT: VerdictRow(
         *("DOES-NOT-FIT", "passes", "warn", "box"),
         "Its batch is larger than the memory of the device. It was not made smaller.",
         "Choose a smaller batch_size, or a platform with more memory.",
         letter="o",
-        annotated=False,  # a sweep over batch sizes is meant to end there
     ),
     Outcome.IMPROVED: VerdictRow(
         *("improved", "passes", "gain", "up"),
@@ -110,17 +107,14 @@ VERDICTS: dict[Status, VerdictRow] = {
     Outcome.OK: VerdictRow(
         *("ok", "passes", "good", "check"),
         "Not worse by as much as the tolerance.",
-        annotated=False,
     ),
     Ending.RECORDED: VerdictRow(
         *("recorded", "passes", "good", "dot"),
         "Its runs went into the baseline, and nothing was judged.",
-        annotated=False,
     ),
     Ending.SKIPPED: VerdictRow(
         *("skipped", "passes", "mute", "dash"),
         "This machine cannot run it, or it skipped itself.",
-        annotated=False,
     ),
 }
 _EXIT_STATUSES = {

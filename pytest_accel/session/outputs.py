@@ -1,4 +1,4 @@
-"""Outputs of a session: terminal summary, reports, JSON, the history, CI summaries and annotations."""
+"""Outputs of a session: terminal summary, reports, JSON, the history, CI summaries."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from pytest_accel._version import __version__
 from pytest_accel.markers import is_benchmark
 from pytest_accel.options import baselines_root, data_root, file_to_write, history_file
 from pytest_accel.report.columns import columns_and_rows
-from pytest_accel.report.github import STEP_SUMMARY, append_step_summary, workflow_commands
-from pytest_accel.report.markdown import render_summary
+from pytest_accel.report.markdown import STEP_SUMMARY, append_step_summary, render_summary
 from pytest_accel.report.terminal import note, padded_rows
 from pytest_accel.session.accel import SESSION_ID
 from pytest_accel.session.results import (
@@ -64,7 +63,6 @@ class Outputs:
         self.lines: list[Line] = []  # files that were written, or why they were not
         self.findings: tuple[Mapping[str, Scalar], ...] = ()
         self.complete = True  # whether all requested files were written
-        self.annotations: list[str] = []
         # /dev/stdout may be a file that another process writes to: only the end is written there.
         self.updating = bool(self.settings.json) and not self.settings.json.startswith(("/dev/", "/proc/"))
         self.update_s = 0.0
@@ -200,7 +198,6 @@ class Outputs:
         results = self.final = self.results(int(session.exitstatus))
         self.attempt("the history was not written", lambda: self.append_to_history(results), _YELLOW)
         if self.benchmarks:
-            self.attempt("annotations", lambda: self.annotate(results), _YELLOW)
             self.attempt("GITHUB_STEP_SUMMARY", lambda: self.append_step_summary(results), _YELLOW)
         for file in self.settings.reports:
             write = self.write_page if _is_page(file) else _write_summary
@@ -243,9 +240,6 @@ class Outputs:
 
         write_page(path, results, history=history_file(self.settings, self.config.rootpath))
 
-    def annotate(self, results: SessionResults) -> None:
-        self.annotations = workflow_commands(results, self.environ, rootdir=self.config.rootpath)
-
     def append_step_summary(self, results: SessionResults) -> None:
         if self.environ.get(STEP_SUMMARY) and (
             problem := append_step_summary(self.environ, render_summary(results))
@@ -255,7 +249,7 @@ class Outputs:
     @pytest.hookimpl(trylast=True)  # below the table of pytest-benchmark
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         self.attempt("the summary is incomplete", lambda: self.write_terminal(terminalreporter))
-        for text, markup in (*self.lines, *((each, {}) for each in self.annotations)):
+        for text, markup in self.lines:
             terminalreporter.write_line(text, **markup)
 
     def write_terminal(self, terminal: pytest.TerminalReporter) -> None:

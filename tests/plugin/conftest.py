@@ -25,8 +25,6 @@ from typing import Any
 
 import pytest
 
-import pytest_accel.report.github
-
 # pytester forgets what a run imported: without this every one would make hundreds of dataclasses anew.
 import pytest_accel.report.markdown
 import pytest_accel.session.session

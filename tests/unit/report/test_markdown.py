@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import os
 import re
 from dataclasses import replace
 
@@ -10,14 +11,23 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pytest_accel.report.markdown import ITEMS, ROWS, code, fenced, prose, render_summary
+from pytest_accel.report.markdown import (
+    ITEMS,
+    ROWS,
+    STEP_BYTES,
+    append_step_summary,
+    code,
+    fenced,
+    prose,
+    render_summary,
+)
 from pytest_accel.report.verdicts import needs_attention, status_word
 from pytest_accel.stats.environment import Change
 from pytest_accel.stats.gate import Estimate, Outcome, Verdict
 from pytest_accel.stats.quantities import printable
 from pytest_accel.stats.results import Ending, ReportLine
 from tests.support.markdown_page import OURS, Page
-from tests.support.results import HOSTILE, hostile, make_result, make_session
+from tests.support.results import HOSTILE, hostile, make_result, make_session, many
 
 anything = st.text(max_size=60) | st.text(alphabet="`|\\<>*_[]()!#@$~&:-+=1. \n\tah/", max_size=40)
 
@@ -237,3 +247,50 @@ def test_fence_holds_everything(lines):
     page = Page("\n".join([*fenced(lines), "", "after"]))
     assert page.tags == ["pre", "code", "p"]
     assert page.text.endswith("after\n")
+
+
+# --- the summary of a step on GitHub --------------------------------------------------------------------------
+
+
+def step(path):
+    return {"GITHUB_STEP_SUMMARY": str(path)}
+
+
+def test_step_summary_is_appended(tmp_path):
+    path = tmp_path / "step.md"
+    path.write_text("before")
+    assert append_step_summary(step(path), "## ours\n") == ""
+    assert append_step_summary(step(path), "## again \udc80\n") == ""
+    assert path.read_text() == "before\n\n## ours\n\n\n## again \\udc80\n"
+
+
+def test_step_summary_that_has_no_room_is_its_headline(tmp_path):
+    path = tmp_path / "step.md"
+    path.write_text("x" * (STEP_BYTES - 20_000))
+    text = render_summary(make_session(many(300, rounds=6)))
+    warning = append_step_summary(step(path), text)
+    assert path.stat().st_size <= STEP_BYTES
+    headline, _, note, *_ = path.read_text().lstrip("x\n").splitlines()
+    assert headline == text.splitlines()[0]
+    assert "GitHub shows 1 MiB a step" in note
+    assert "--accel-report writes all of it" in warning
+
+
+def test_full_step_is_left_as_it_is(tmp_path):
+    path = tmp_path / "step.md"
+    path.write_text("x" * STEP_BYTES)
+    assert "is left out" in append_step_summary(step(path), "ours")
+    assert path.stat().st_size == STEP_BYTES
+
+
+@pytest.mark.parametrize("what", ["missing", "folder", "fifo", "null"])
+def test_step_summary_that_cannot_be_written_is_a_warning(tmp_path, what):
+    path = tmp_path / "step.md"
+    if what == "folder":
+        path.mkdir()
+    elif what == "fifo":
+        os.mkfifo(path)  # that nobody reads: must not wait
+    name = f"{path}\0" if what == "null" else str(path)
+    warning = append_step_summary({"GITHUB_STEP_SUMMARY": name}, "x")
+    assert warning.startswith(f"GITHUB_STEP_SUMMARY={name}: the summary cannot be written: ")
+    assert warning.endswith("--accel-report writes it elsewhere.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import secrets
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
 _FINISHED = (0, 1)  # pytest's exit statuses: all passed, some failed
 _BROKEN = 3  # pytest's status of an internal error
-_PROBE_TIMEOUT_S = 600.0  # an image may have to be fetched first
 _REFUSED = {
     **dict.fromkeys(
         [f"--accel-{name}" for name in ("record", "update", "reason", "baselines", "json", "history")]
@@ -104,7 +102,7 @@ class _UnfinishedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Upgrade:
-    """Probe both, then measure blocks until every benchmark is decided or the blocks are used up."""
+    """Measure blocks until every benchmark is decided or the blocks are used up."""
 
     environments: Mapping[str, UpgradeEnvironment]
     folder: Path  # results and logs of each process
@@ -120,26 +118,11 @@ class _Upgrade:
         return relative_path(Path.cwd(), self.folder)
 
     def measure(self) -> None:
-        self._probe()
         for block in range(1, self.blocks + 1):
             if self.sessions and not any(each.is_open for each in self.progress().values()):
                 return
             self._measure_block(block)
             self.say(f"after block {block}: {self._summary()}")
-
-    def _probe(self) -> None:
-        """Say what is in both environments; ValueError where they cannot be compared."""
-        ours = []
-        for side, environment in self.environments.items():
-            facts = environment.probe(self.runner, self.folder)
-            versions = [f"{name} {facts[name]}" for name in ("torch", "python", "pytest") if facts[name]]
-            self.say(f"{side}: {', '.join(versions)}, pytest-accel {facts['pytest_accel']}")
-            ours.append(facts["pytest_accel"])
-        if ours[0] != ours[1]:
-            raise ValueError(
-                f"the old environment has pytest-accel {ours[0]}, the new one {ours[1]}. Install the same version in "
-                "both: else the plugin's own upgrade is measured too."
-            )
 
     def _measure_block(self, block: int) -> None:
         from pytest_accel.stats.paired import ATTEMPTS
@@ -185,6 +168,12 @@ class _Upgrade:
         session = read_results(results) if results.exists() else None
         if session is None or session.exit_status not in _FINISHED:
             raise _unfinished(environment, status, log)
+        for other in self.sessions.values():
+            if other.version != session.version:
+                raise ValueError(
+                    f"the two environments have pytest-accel {other.version} and {session.version}. Install the same version "
+                    "in both: else the plugin's own upgrade is measured too."
+                )
         self.sessions[slot] = session
 
     def progress(self) -> dict[str, PairedBenchmark]:
@@ -239,13 +228,21 @@ class _Upgrade:
 
 
 def _unfinished(environment: UpgradeEnvironment, status: int | None, log: Path) -> _UnfinishedError:
+    """Return the error of a process that left no results, with what most often keeps it from that."""
     from pytest_accel.commands.runner import describe_exit, last_lines
 
     ended_well = status in _FINISHED
     what = "nothing was measured there" if ended_well else f"pytest {describe_exit(status)} there"
     code = 1 if ended_well else status if status in (2, 4, 5) else _BROKEN
     end = "\n".join(f"    {line}" for line in last_lines(log))
-    return _UnfinishedError(f"{environment.shown}: {what}. {log.name} ends with:\n{end}", code)
+    here, kept = Path.cwd(), log.parent
+    return _UnfinishedError(
+        f"{environment.shown}: {what}. {log.name} ends with:\n{end}\n"
+        "It needs pytest-accel (python3 -m pip install pytest-accel there, or in the image), and both this folder and that of "
+        f"the results under the same names: podman and docker take --volume {here}:{here} --volume {kept}:{kept} "
+        f"--workdir {here}, apptainer --bind {here},{kept} --pwd {here}.",
+        code,
+    )
 
 
 def _new_folder(named: str | None) -> Path:
@@ -274,23 +271,6 @@ def _refuse_arguments(arguments: Sequence[str]) -> None:
 # --- environments -----------------------------------------------------------------------------------
 
 _PYTHON = re.compile(r"(python|pypy)[0-9.]*")
-_MARK = "pytest-accel-probe "  # images print banners before the answer
-# Runs in the other environment: nothing heavy is imported, and nothing that may be missing is required.
-_PROBE = """
-import json, os, sys
-from importlib import metadata
-def version(name):
-    try:
-        return metadata.version(name) or ""
-    except metadata.PackageNotFoundError:
-        return ""
-print()
-print(sys.argv[1] + json.dumps({
-    "python": sys.version.split()[0], "executable": sys.executable or "", "folder": os.getcwd(),
-    "pytest": version("pytest"), "torch": version("torch"), "pytest_accel": version("pytest-accel"),
-    "seen": str(os.access(sys.argv[2], os.W_OK)),
-}), flush=True)
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,43 +296,6 @@ class UpgradeEnvironment:
         own = () if _PYTHON.fullmatch(Path(self.words[-1]).name) else ("python3",)
         return [*self.words, *own, *arguments]
 
-    def probe(self, runner: Runner, folder: Path) -> Mapping[str, str]:
-        """Return the versions there; ValueError where pytest-accel or the folder is missing."""
-        from pytest_accel.commands.runner import describe_exit, last_lines
-
-        log = folder / f"{self.name.lower()}-probe.log"  # which must be seen there
-        words = self.python("-c", _PROBE, _MARK, str(log))
-        status = runner.run(words, log, title=f"probing {self.name}", timeout_s=_PROBE_TIMEOUT_S)
-        facts = _answer(log)
-        if facts is None:
-            said = "\n".join(f"    {line}" for line in last_lines(log))
-            raise ValueError(
-                f"{self.shown}: no Python answered there: the command {describe_exit(status)}."
-                + (f" It said:\n{said}\n" if said else " ")
-                + f"Try it by hand: {self.command} python3 --version"
-            )
-        self._check(facts, folder)
-        return facts
-
-    def _check(self, facts: Mapping[str, str], folder: Path) -> None:
-        here = Path.cwd()
-        if not facts["pytest_accel"]:
-            raise ValueError(
-                f"{self.shown}: pytest-accel is not installed for {facts['executable']} (Python {facts['python']}). "
-                "Install it there (python3 -m pip install pytest-accel), or build it into the image."
-            )
-        if Path(facts["folder"]) != here and Path(facts["folder"]).resolve() != here.resolve():
-            raise ValueError(
-                f"{self.shown}: a command there starts in {facts['folder']}, and not in {here}, where the benchmarks "
-                f"are. Have it start here: podman and docker take --volume {here}:{here} --workdir {here}, apptainer "
-                f"--bind {here} --pwd {here}."
-            )
-        if facts["seen"] != "True":
-            raise ValueError(
-                f"{self.shown}: {folder} cannot be seen, or not be written to, from there. Mount it under the same "
-                f"name: podman and docker take --volume {folder}:{folder}, apptainer --bind {folder}."
-            )
-
 
 def environment_of(name: str, given: str) -> UpgradeEnvironment:
     """Return the environment that OLD or NEW names; ValueError where nothing can be started by it."""
@@ -370,12 +313,3 @@ def environment_of(name: str, given: str) -> UpgradeEnvironment:
             f"command such as 'apptainer exec --nv {name.lower()}.sif'."
         )
     return UpgradeEnvironment(name=name, words=words)
-
-
-def _answer(log: Path) -> dict[str, str] | None:
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    answer = next((line.removeprefix(_MARK) for line in reversed(lines) if line.startswith(_MARK)), None)
-    try:
-        return None if answer is None else dict(json.loads(answer))
-    except ValueError:  # cut off
-        return None

@@ -57,13 +57,6 @@ import sys
 import time
 
 side, words = sys.argv[1], sys.argv[3:]  # the third is python3
-if words[0] == "-c":
-    facts = {
-        "python": "3.12.3", "executable": f"/{side}/python3", "folder": os.getcwd(), "pytest": "9.0.0",
-        "torch": "2.9.1" if side == "old" else "2.10.0", "pytest_accel": "0.1.0", "seen": "True",
-    }
-    print(words[2] + json.dumps(facts))
-    sys.exit(0)
 (path,) = (pathlib.Path(word.partition("=")[2]) for word in words if word.startswith("--accel-json="))
 lists = [pathlib.Path(word.partition("=")[2]) for word in words if word.startswith("--accel-exclude=")]
 left_out = json.loads(lists[0].read_text()) if lists else []
@@ -333,16 +326,21 @@ def test_folder_that_cannot_be_used_is_one_clear_error(site, keep, said):
     assert site.turns() == []
 
 
-def test_environments_that_cannot_be_compared_are_refused(site):
-    stand_in = (site.root / "stand_in.py").read_text()
-    (site.root / "other.py").write_text(
-        stand_in.replace('"pytest_accel": "0.1.0"', '"pytest_accel": "0.2.0"')
-    )
-    other = shlex.join([sys.executable, "other.py", "new"])
-    refused = site.upgrade("--", "x", new=other)
+def test_two_versions_of_the_plugin_are_refused(site):
+    newer = replace(make_session([measured(0.04, "new")]), version="99.0")
+    write_results(site.root / "made-new.json", newer)
+    refused = site.upgrade("--", "x")
     assert refused.returncode == 2
     assert "Install the same version in both" in refused.stderr
-    assert site.turns() == []
+    assert site.turns() == FIRST[:2]
+
+
+def test_environment_without_the_plugin_or_the_folder_is_one_error_with_the_remedy(site):
+    (site.root / "empty.py").write_text("print('no module named pytest')")
+    done = site.upgrade("--", "x", new=shlex.join([sys.executable, "empty.py"]))
+    assert done.returncode == 1
+    assert "no module named pytest\nIt needs pytest-accel" in done.stderr
+    assert f"--volume {site.root}:{site.root}" in done.stderr
 
 
 def test_github_step_gets_one_summary_of_the_whole(site):

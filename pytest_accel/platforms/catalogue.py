@@ -10,22 +10,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 _DEVICE = re.compile(r"[a-z][a-z0-9_]*")
-# Four digits after an x are a model number (rtx6000). The second order is a mistake with a remedy.
-_COUNTS = re.compile(r"(?:x(\d{1,3}))?(?:n(\d{1,9}))?|n(?P<nodes>\d{1,9})x(?P<per_node>\d{1,3})")
-_UNLISTED = r"(?P<device>[a-z][a-z0-9_]*?)(?P<counts>(?:x\d{1,3})?(?:n\d{1,9})?|n\d{1,9}x\d{1,3})"
+_COUNTS = re.compile(r"(?:x(\d{1,3}))?(?:n(\d{1,9}))?")  # four digits after an x are a model number (rtx6000)
+_UNLISTED = re.compile(rf"([a-z][a-z0-9_]*?){_COUNTS.pattern}")
 
 
 class PlatformNameError(ValueError):
     """The text is not the name of a platform; the message says what to write instead."""
-
-
-class UnknownDeviceError(PlatformNameError):
-    """The name is well formed, but none of the known devices starts it."""
-
-    def __init__(self, text: str, device: str, counts: str) -> None:
-        super().__init__(f"platform {text!r}: there is no device {device!r}")
-        self.device = device
-        self.counts = counts  # as written, such as "x4n2": a suggestion keeps it
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,28 +46,18 @@ def is_device_name(text: str) -> bool:
 
 
 def parse_name(text: str, devices: Collection[str] | None = None) -> PlatformName:
-    """Parse a platform's name; `devices` are the known ones, which make the reading unambiguous.
-
-    Raises `PlatformNameError`, or its `UnknownDeviceError` where `devices` has none that fits.
-    """
-    plain = re.sub(r"[\s-]+", "", text.lower())
-    if not is_device_name(plain):
-        raise PlatformNameError(
-            f"platform {text!r}: a name starts with a letter, and has letters, digits and underscores, such as a100x4."
-        )
-    device, counts = _split(plain, devices)
-    per_node, nodes = (int(digits or 1) or 1 for digits in _digits(counts))
-    name = PlatformName(device, per_node, nodes)
-    if str(name) != text:
-        raise PlatformNameError(f"platform {text!r} is not spelled as the platform is. Write {name}.")
-    return name
-
-
-def _digits(text: str) -> tuple[str | None, str | None]:
-    """Return the digits of `x4n2`: per node and nodes; None where one is left out."""
-    match = _COUNTS.fullmatch(text)
-    assert match is not None, text
-    return match[1] or match["per_node"], match[2] or match["nodes"]
+    """Parse a platform's name; `devices` are the known ones, which make the reading unambiguous."""
+    if devices is None:
+        unlisted = _UNLISTED.fullmatch(text)
+        devices = [unlisted[1]] if unlisted else []
+    for device in sorted(filter(text.startswith, devices), key=len, reverse=True):
+        if counts := _COUNTS.fullmatch(text, len(device)):
+            per_node, nodes = (int(digits or 1) or 1 for digits in counts.groups())
+            name = PlatformName(device, per_node, nodes)
+            if str(name) != text:
+                raise PlatformNameError(f"platform {text!r} is not spelled as the platform is. Write {name}.")
+            return name
+    raise PlatformNameError(f"platform {text!r}: there is no such platform.")
 
 
 def clashes(devices: Iterable[str]) -> list[tuple[str, str]]:
@@ -96,17 +76,6 @@ def closest(name: str, candidates: Iterable[str], limit: int = 3) -> list[str]:
     import difflib  # only an error needs it
 
     return difflib.get_close_matches(name.lower(), list(candidates), n=limit, cutoff=0.6)
-
-
-def _split(text: str, devices: Collection[str] | None) -> tuple[str, str]:
-    for length in range(len(text), 0, -1):
-        if devices is not None and text[:length] in devices and _COUNTS.fullmatch(text, length):
-            return text[:length], text[length:]
-    unlisted = re.fullmatch(_UNLISTED, text)
-    assert unlisted is not None, text  # its counts are optional
-    if devices is not None:
-        raise UnknownDeviceError(text, unlisted["device"], unlisted["counts"])
-    return unlisted["device"], unlisted["counts"]
 
 
 # --- catalogue --------------------------------------------------------------------------------------
@@ -299,16 +268,13 @@ class Catalogue:
         """Return any platform of a known device, registered or not."""
         try:
             return parse_name(name, self.devices)
-        except UnknownDeviceError as error:
-            similar = [head + error.counts for head in closest(error.device, self.devices)]
-            similar = similar or closest(name, self.names())
+        except PlatformNameError as error:
+            similar = closest(name, self.names())
             hint = f" Did you mean {' or '.join(similar)}?" if similar else ""
             raise UnknownPlatform(
-                f"{error}.{hint} `pytest --markers` lists every platform; add your own in"
-                f" pyproject.toml: [{PYPROJECT_TABLE}.{error.device}] with patterns = ['…']."
+                f"{error}{hint} `pytest --markers` lists every platform; add your own in"
+                f" pyproject.toml: [{PYPROJECT_TABLE}.NAME] with patterns = ['…']."
             ) from None
-        except PlatformNameError as error:
-            raise UnknownPlatform(str(error)) from None
 
     def identify(self, device_name: str, memory_bytes: int | None) -> tuple[str, Variant] | None:
         """Return the key and the variant of a device, from the name and memory that its driver reports."""

@@ -55,7 +55,6 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1  # of `extra_info.accel` in pytest-benchmark's JSON
 MEASUREMENT = pytest.StashKey[Measurement]()
-EXTRA_INFO = pytest.StashKey[dict[str, Any]]()  # what pytest-benchmark's JSON will hold of it
 MEASURING_OFF = pytest.StashKey[bool]()  # by --benchmark-disable
 SESSION_ID = pytest.StashKey[str]()
 CALL_MEASURE = "call accel.measure(step, work=..., unit=...)"  # what a benchmark must do
@@ -155,9 +154,7 @@ class Accel:
             figures |= self._own_metrics(metrics, timed)
         run = replace(timed.run, loss=loss_value, metrics=figures)
         measurement = self._merged(workload, replace(timed, run=run), observed)
-        self.benchmark.extra_info["accel"] = self.item.stash[EXTRA_INFO] = extra_info(
-            self.platform, measurement
-        )
+        self.benchmark.extra_info["accel"] = extra_info(self.platform, measurement)
         self.item.stash[MEASUREMENT] = measurement
         return measurement
 

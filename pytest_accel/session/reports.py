@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import pytest
@@ -14,7 +14,7 @@ from _pytest._code.code import ReprFileLocation  # what pytest's short summary a
 from pytest_accel.options import Settings
 from pytest_accel.report.terminal import explain, line_text
 from pytest_accel.report.verdicts import VERDICTS
-from pytest_accel.session.accel import EXTRA_INFO, MEASUREMENT, SESSION_ID
+from pytest_accel.session.accel import SESSION_ID
 from pytest_accel.session.case import Case
 from pytest_accel.session.recording import record, refuse_disturbed
 from pytest_accel.session.references import References
@@ -55,10 +55,9 @@ class Finisher:
     references: References
 
     def apply(self, case: Case, report: pytest.TestReport) -> None:
-        """Put a final verdict into the report of the call and into pytest-benchmark's JSON."""
+        """Put a final verdict into the report of the call."""
         self.references.look_up(case)
         apply_verdict(case, report)
-        _add_verdict_to_json(case)
 
     def finish(self, case: Case) -> None:
         """Record a case after its last run if recording, and log its reports."""
@@ -184,24 +183,6 @@ def _compared(verdict: Verdict, prefix: str) -> list[tuple[str, object]]:
         (f"{prefix}.noise", f"{verdict.noise or 0:.4f}"),
         (f"{prefix}.baseline_runs", verdict.baseline_runs),
     ]
-
-
-def _add_verdict_to_json(case: Case) -> None:
-    """Put the verdict, and the runs beyond the first, into `extra_info.accel`."""
-    info, outcome = case.item.stash.get(EXTRA_INFO, None), case.outcome
-    if info is None or case.verdict is None or outcome is None:
-        return
-    info["verdict"] = asdict(case.verdict) | {"outcome": outcome.value}
-    if case.metric_verdicts:
-        info["verdict"] |= {
-            "throughput": case.verdict.outcome.value,
-            "metrics": {
-                each.of: asdict(each) | {"outcome": each.outcome.value} for each in case.metric_verdicts
-            },
-        }
-    first = case.item.stash.get(MEASUREMENT, None)  # there already, unless it was disturbed
-    further = case.runs if first is None or first.invalid else case.runs[1:]
-    info["further_runs"] = [asdict(run) for run in further]
 
 
 def is_expected_to_fail(report: pytest.TestReport) -> bool:

@@ -337,12 +337,3 @@ class BenchmarkSession:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self.measured_nothing:
             terminalreporter.write_line(NOTHING_MEASURED, red=True, bold=True)
-
-    @pytest.hookimpl(optionalhook=True)  # pytest-benchmark may be switched off
-    def pytest_benchmark_update_json(self, output_json: dict[str, object]) -> None:
-        """Name the hardware; not in machine_info, which is compared before there are any cases."""
-        if self.cases:
-            output_json["accel"] = {
-                "platforms": sorted({case.disk_name for case in self.cases.values()}),
-                "devices": [device.name for device in self.selection.machine.devices],
-            }

@@ -15,7 +15,7 @@ from pytest_accel.markers import is_benchmark
 from pytest_accel.options import Settings
 from pytest_accel.platforms.catalogue import PlatformName
 from pytest_accel.report.terminal import Progress
-from pytest_accel.session.accel import EXTRA_INFO, SESSION_ID, extra_info
+from pytest_accel.session.accel import SESSION_ID, extra_info
 from pytest_accel.session.device import wait_until_free
 from pytest_accel.session.launcher import LAUNCHER_RANKS, bound_by_launcher, worker_arguments
 from pytest_accel.session.selection import SELECTION, TIMER
@@ -264,8 +264,4 @@ def add_to_pytest_benchmark(
     fixture: Any = BenchmarkFixture(item, **{name: options.get(name) for name in taken})  # type: ignore[no-untyped-call]
     fixture.pedantic(lambda: None, rounds=len(rounds_s), iterations=iterations)
     fixture.stats.options["timer"] = item.stash[TIMER]  # its name goes into the JSON
-    info = extra_info(platform, measurement)
-    if result.device_check:
-        info["device_check"] = dict(result.device_check)
-    fixture.extra_info.update(result.extra_info)
-    fixture.extra_info["accel"] = item.stash[EXTRA_INFO] = info
+    fixture.extra_info.update(result.extra_info, accel=extra_info(platform, measurement))

@@ -362,15 +362,10 @@ DERIVED = {
     "step_time_s": "Median over rounds of the mean step time, in seconds.",
     "stall_share": "By how much the mean of all steps is slower than that; 0 when steady.",
 }
-JUDGED = {
-    "verdict": "`outcome`, `slowdown` (`point`, `low`, `high`), `noise`, `tolerance`, `runs`, `baseline_runs`, `reason`; where "
-    "metrics are gated, also `throughput` and `metrics` with the same of each.",
-    "further_runs": "The runs beyond the first.",
-}
 
 
 def benchmark_page() -> str:
-    rows = {name: sentence(text) for name, text in schemas.comments(Measurement).items()} | DERIVED | JUDGED
+    rows = {name: sentence(text) for name, text in schemas.comments(Measurement).items()} | DERIVED
     return (
         "# In pytest-benchmark's JSON\n\n`extra_info.accel` of each benchmark in the file of `--benchmark-json`.\n\n"
         "`run` has the fields of a "

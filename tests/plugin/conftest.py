@@ -276,6 +276,11 @@ class Bench:
         (found,) = [each for each in self.json()["benchmarks"] if of in ("", each["name"])]
         return found["extra_info"]["accel"]
 
+    def verdicts(self, of: str = "") -> dict[str, dict[str, Any]]:
+        """The verdicts of one benchmark in the results of --accel-json=a.json, by metric."""
+        (found,) = [each for each in self.json("a.json")["results"] if each["benchmark"].endswith(of)]
+        return {each.get("of", "throughput"): each for each in found["verdicts"]}
+
     def junit(self, name: str = "out.xml") -> ET.Element:
         return ET.parse(self.path(name)).getroot()
 

@@ -70,7 +70,6 @@ class TestStale:
         result = stale.run("-v", "--accel-stale-baseline=warn", "--benchmark-json=out.json")
         result.assert_outcomes(passed=1)
         result.stdout.fnmatch_lines(["*::test_step STALE-BASELINE*", "STALE-BASELINE  test_step (cpu): *"])
-        assert stale.accel_info()["verdict"]["slowdown"] is None
         assert len(stale.processes("test_step")) == 1
 
     def test_stale_baseline_takes_no_further_runs(self, stale):

@@ -83,10 +83,7 @@ def test_disturbed_run_is_replaced_with_a_note(night, shared, results):
     assert found["status"] == "ok"
     assert len(found["runs"]) == 1
     assert {"text": f"a disturbed run was replaced: {WHY}"} in found["lines"]
-    info = shared.accel_info("test_replaced")
-    assert info["invalid"] == WHY
-    assert len(info["further_runs"]) == 1  # what was judged
-    assert info["further_runs"][0]["rounds_s"] == pytest.approx(found["runs"][0]["rounds_s"], rel=1e-5)
+    assert shared.accel_info("test_replaced")["invalid"] == WHY
 
 
 def test_three_disturbed_runs_are_invalid(night, shared, results):

@@ -42,12 +42,12 @@ def {name}(accel):
 def night(shared):
     write(shared, *BENCHMARKS)
     return shared.run_apart(
-        "-v", "--accel-missing-baseline=fail", "--junitxml=out.xml", "--benchmark-json=out.json"
+        "-v",
+        "--accel-missing-baseline=fail",
+        "--junitxml=out.xml",
+        "--benchmark-json=out.json",
+        "--accel-json=a.json",
     )
-
-
-def verdict(shared, name):
-    return shared.accel_info(name)["verdict"]
 
 
 def test_metric_that_drops_beyond_its_tolerance_is_a_regression(night, shared):
@@ -68,10 +68,10 @@ def test_metric_that_drops_beyond_its_tolerance_is_a_regression(night, shared):
     }
     assert properties["accel.verdict"] == "regressed"
     assert properties["accel.accuracy.loss"] == "0.1111"
-    found, info = verdict(shared, "test_dropped"), shared.accel_info("test_dropped")
-    assert found["outcome"] == found["metrics"]["accuracy"]["outcome"] == "regressed"
-    assert found["throughput"] in {"ok", "improved"}  # which is not to blame
-    assert found["metrics"]["accuracy"]["slowdown"]["point"] == pytest.approx(1 - 0.8 / 0.9)
+    found, info = shared.verdicts("test_dropped"), shared.accel_info("test_dropped")
+    assert found["accuracy"]["outcome"] == "regressed"
+    assert found["throughput"]["outcome"] in {"ok", "improved"}  # which is not to blame
+    assert found["accuracy"]["slowdown"]["point"] == pytest.approx(1 - 0.8 / 0.9)
     assert info["gates"] == {"accuracy": 0.05}
     assert info["run"]["metrics"]["accuracy"] == 0.8
 
@@ -89,13 +89,13 @@ def test_every_regressed_metric_has_a_line(night):
 def test_metric_within_its_tolerance_is_ok(night, shared):
     night.stdout.fnmatch_lines(["*::test_kept PASSED*", "*::test_tolerant PASSED*"])
     for name in ("test_kept", "test_tolerant"):
-        assert verdict(shared, name)["metrics"]["accuracy"]["outcome"] == "ok"
+        assert shared.verdicts(name)["accuracy"]["outcome"] == "ok"
 
 
 def test_undecided_metric_is_measured_again_in_new_processes(night, shared):
     assert len(set(shared.processes("test_undecided"))) == 3
-    assert verdict(shared, "test_undecided")["metrics"]["accuracy"]["outcome"] == "ok"
-    assert len(shared.accel_info("test_undecided")["further_runs"]) == 2
+    found = shared.verdicts("test_undecided")["accuracy"]
+    assert (found["outcome"], found["runs"]) == ("ok", 3)
 
 
 def test_metric_that_stays_undecided_is_inconclusive(bench):
@@ -107,8 +107,7 @@ def test_metric_that_stays_undecided_is_inconclusive(bench):
 
 def test_gain_of_a_metric_alone_is_a_remark(night, shared):
     night.stdout.fnmatch_lines(["improved  test_gained (cpu) accuracy: 80.0 % higher*"])
-    assert verdict(shared, "test_gained")["outcome"] in {"ok", "improved"}
-    assert verdict(shared, "test_gained")["metrics"]["accuracy"]["outcome"] == "improved"
+    assert shared.verdicts("test_gained")["accuracy"]["outcome"] == "improved"
 
 
 def test_baseline_without_the_metric_is_remarked_once(night):

@@ -57,7 +57,12 @@ def night(shared):
     shared.save_baseline(content)
     shared.doctor_environment(lambda stored: stored["context"].update(torch="2.9.1", python="3.11.0"))
     return shared.run_apart(
-        "-v", "-rxf", "--accel-repeats=3", "--junitxml=out.xml", "--benchmark-json=out.json"
+        "-v",
+        "-rxf",
+        "--accel-repeats=3",
+        "--junitxml=out.xml",
+        "--benchmark-json=out.json",
+        "--accel-json=a.json",
     )
 
 
@@ -110,11 +115,9 @@ def test_regression_is_confirmed_in_another_process(night, shared):
     here, fresh = shared.processes("test_slower")
     assert here != fresh
     assert len(shared.processes("test_ok")) == 1
-    info = shared.accel_info("test_slower")
-    assert info["verdict"]["outcome"] == "regressed"
-    assert (info["verdict"]["runs"], info["verdict"]["baseline_runs"]) == (2, 3)
-    assert info["verdict"]["slowdown"]["low"] > 0
-    assert len(info["further_runs"]) == 1
+    found = shared.verdicts("test_slower")["throughput"]
+    assert (found["outcome"], found["runs"], found["baseline_runs"]) == ("regressed", 2, 3)
+    assert found["slowdown"]["low"] > 0
 
 
 def test_figures_of_a_verdict_are_those_of_the_clock(night, shared):
@@ -258,8 +261,8 @@ def store(bench, **fields):
 
 def test_marker_goes_before_the_ini_file_and_that_before_the_baseline(steady):
     def tolerance():
-        steady.run("--accel-repeats=1", "--benchmark-json=out.json").assert_outcomes(passed=1)
-        return steady.accel_info()["verdict"]["tolerance"]
+        steady.run("--accel-repeats=1", "--accel-json=a.json").assert_outcomes(passed=1)
+        return steady.verdicts()["throughput"]["tolerance"]
 
     store(steady, tolerance=0.11)
     assert tolerance() == 0.11

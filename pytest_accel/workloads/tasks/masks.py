@@ -1,8 +1,8 @@
-"""Segmentation: a class for every pixel, synthetic or crops of Cityscapes that are cut on the device."""
+"""Segmentation: a class for every pixel, synthetic or crops of Cityscapes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -16,9 +16,8 @@ from pytest_accel.workloads.data.pixels import scale_and_shift
 from pytest_accel.workloads.data.segmentation import (
     CITYSCAPES_CLASSES,
     IGNORE,
-    SCALES,
     CityscapesSet,
-    SegmentationTransform,
+    CropReader,
     open_cityscapes,
     synthetic_segmentation,
 )
@@ -29,7 +28,6 @@ from pytest_accel.workloads.input_pipeline import (
     Sizes,
     files_configuration,
     no_smoothing,
-    rank_seed,
     through_loader,
 )
 
@@ -68,9 +66,7 @@ class MaskPlan(Plan):
 
     def draw(self, random: torch.Generator, dtype: torch.dtype, memory_format: str) -> Batch:
         drawn = synthetic_segmentation(self.batch_size, self.crop, generator=random, classes=self.labels)
-        scale, shift = scale_and_shift(IMAGENET_MEAN, IMAGENET_STD, device=random.device, dtype=torch.float32)
-        images = torch.addcmul(shift, drawn.pixels.to(torch.float32), scale)
-        return images.to(dtype, memory_format=MEMORY_FORMATS[memory_format]), drawn.masks.to(torch.int64)
+        return _normalizing(random.device, dtype, memory_format)(drawn)
 
     def loss(self, label_smoothing: float) -> tuple[str, Loss]:
         no_smoothing(label_smoothing, "segmentation")
@@ -85,23 +81,27 @@ class MaskPlan(Plan):
                 f"num_classes: {self.labels} are too few for {self.name}, whose masks have {CITYSCAPES_CLASSES}. "
                 "Leave it out."
             )
-        augment = config.augment and config.training
-        finish = SegmentationTransform(
-            crop=self.crop,
-            device=config.device,
-            dtype=config.dtype,
-            memory_format=MEMORY_FORMATS[config.memory_format],
-            scales=SCALES if augment else (1.0, 1.0),
-            mirror=augment,
-            seed=rank_seed(config.ranks.rank, config.seed),
-        )
         order = self.order(config, length=len(data))
-        sampler = order.requests(augment=False)  # random crops are cut on the device
+        sampler = order.requests(augment=config.augment and config.training)
+        arrive = _normalizing(config.device, config.dtype, config.memory_format)
         return InputPipeline(
-            source=through_loader(config, data, sampler, lambda batch: finish(batch.pixels, batch.masks)),
+            source=through_loader(config, CropReader(images=data, crop=self.crop), sampler, arrive),
             configuration=files_configuration(config, images=len(data)),
             order=order,
         )
+
+
+def _normalizing(
+    device: torch.device, dtype: torch.dtype, memory_format: str
+) -> Callable[[tuple[Any, Any]], Batch]:
+    """Return a function that turns bytes and classes on a device into images and targets."""
+    scale, shift = scale_and_shift(IMAGENET_MEAN, IMAGENET_STD, device=device, dtype=torch.float32)
+
+    def arrive(batch: tuple[Any, Any]) -> Batch:
+        images = torch.addcmul(shift, batch[0].to(torch.float32), scale)
+        return images.to(dtype, memory_format=MEMORY_FORMATS[memory_format]), batch[1].to(torch.int64)
+
+    return arrive
 
 
 def _both_heads(labels: int) -> Loss:

@@ -243,12 +243,14 @@ def _clear_workspaces() -> None:
 
 def _raise_cause(error: BaseException) -> NoReturn:
     """Raise the first error of a recording; torch's own at its end only says that it failed."""
+
+    def no_memory(each: BaseException) -> bool:
+        return isinstance(each, OutOfMemory) or is_out_of_memory(each)
+
     cause = error
-    while not (isinstance(cause, OutOfMemory) or is_out_of_memory(cause)):
-        if cause.__context__ is None:
-            break
+    while not no_memory(cause) and cause.__context__ is not None:
         cause = cause.__context__
-    else:
+    if no_memory(cause):
         raise cause
     raise StepError(
         f"replay: the step could not be recorded: {str(cause).splitlines()[0]}. It must not wait for the device, as a loss that "

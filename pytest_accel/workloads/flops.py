@@ -6,8 +6,8 @@ between layers are not counted: a compiler may never write them. A false alarm i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from pytest_accel.workloads.config import Loss, StepConfig
     from pytest_accel.workloads.input_pipeline import Plan
 
-INPUTS = "(inputs)"  # no parameter can have this name
-
 aten = torch.ops.aten
 _CONVOLUTIONS = (aten.convolution, aten.convolution_backward)
 _BATCHED = (
@@ -37,13 +35,13 @@ _BATCHED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCount:
-    """Operations of a step; by name, the elements of a parameter, or of INPUTS, that products read."""
+    """Operations of a step, and the elements of parameters and inputs that its products read."""
 
     flops: int  # a multiply-add is two
     least_flops: int  # that no algorithm avoids
-    forward: Mapping[str, int] = field(default_factory=dict)
-    backward: Mapping[str, int] = field(default_factory=dict)
-    gradients: Mapping[str, int] = field(default_factory=dict)  # elements of dense gradients
+    forward: int = 0
+    backward: int = 0
+    gradients: int = 0  # elements of dense gradients
 
 
 def count(model: nn.Module, plan: Plan, *, loss: Loss | None = None) -> StepCount | None:
@@ -55,7 +53,7 @@ def count(model: nn.Module, plan: Plan, *, loss: Loss | None = None) -> StepCoun
     counter = FlopCounterMode(display=False, custom_mapping={aten.convolution_backward: _backward_flops})
     shadows = _shadows(model, training=loss is not None)
     inputs, targets = plan.on_meta()
-    reading = _ReadOperands({INPUTS: next(iter(tree_leaves(inputs))), **shadows})
+    reading = _ReadOperands([next(iter(tree_leaves(inputs))), *shadows.values()])
     try:
         with torch.compiler.set_stance("force_eager"), reading, counter:
             output = _forward(model, shadows, inputs)
@@ -66,17 +64,15 @@ def count(model: nn.Module, plan: Plan, *, loss: Loss | None = None) -> StepCoun
         return None
     if not (flops := int(counter.get_total_flops())):
         return None
-    gradients = {name: shadow.grad for name, shadow in shadows.items() if shadow.is_leaf}
+    gradients = [shadow.grad for shadow in shadows.values() if shadow.is_leaf]
     return StepCount(
         flops=flops,
         least_flops=_least(counter.get_flop_counts()["Global"]),
         forward=forward,
         backward=reading.taken(),
-        gradients={
-            name: gradient.numel()
-            for name, gradient in gradients.items()
-            if gradient is not None and gradient.layout == torch.strided
-        },
+        gradients=sum(
+            each.numel() for each in gradients if each is not None and each.layout == torch.strided
+        ),
     )
 
 
@@ -110,20 +106,20 @@ def _backward_flops(gradient: Any, inputs: Any, weight: Any, *rest: Any, out_sha
 
 
 class _ReadOperands(TorchDispatchMode):
-    """Records which named tensors are operands of products, and how many of their elements are read.
+    """Records which of some tensors are operands of products, and how many of their elements are read.
 
     Others may be read in part: an embedding only where its tokens occur.
     """
 
-    def __init__(self, named: Mapping[str, torch.Tensor]) -> None:
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         super().__init__()
-        self._named = {_storage(tensor): (name, tensor.numel()) for name, tensor in named.items()}
-        self._read: dict[str, int] = {}
+        self._elements = {_storage(tensor): tensor.numel() for tensor in tensors}
+        self._read: dict[int, int] = {}  # by storage
 
-    def taken(self) -> dict[str, int]:
+    def taken(self) -> int:
         """Return the elements read since the last call."""
         read, self._read = self._read, {}
-        return read
+        return sum(read.values())
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         operator = getattr(func, "_overloadpacket", None)
@@ -134,9 +130,9 @@ class _ReadOperands(TorchDispatchMode):
                 # It reads the weight only for the gradient of the inputs, and the inputs only for that of the weight.
                 operands = [args[0], args[1] if for_weight else None, args[2] if for_inputs else None]
             for operand in operands:
-                if isinstance(operand, torch.Tensor) and (known := self._named.get(_storage(operand))):
-                    name, elements = known
-                    self._read[name] = max(self._read.get(name, 0), min(operand.numel(), elements))
+                if isinstance(operand, torch.Tensor) and (elements := self._elements.get(_storage(operand))):
+                    key = _storage(operand)
+                    self._read[key] = max(self._read.get(key, 0), min(operand.numel(), elements))
         return func(*args, **(kwargs or {}))
 
 
@@ -187,19 +183,16 @@ class Demand:
 def demand_of(
     model: nn.Module, counted: StepCount | None, config: StepConfig, *, states: int | None
 ) -> Demand:
-    """Combine the counts of one micro-batch with the types of a model's tensors.
+    """Combine the counts of one micro-batch with the type of a model's tensors.
 
     `states` are the tensors that the optimizer keeps of each parameter; None where there is none, or it may skip updates.
     """
     if counted is None:
         return Demand()
-    tensors = [*model.named_parameters(), *model.named_buffers()]
-    stored = {INPUTS: config.dtype.itemsize} | {name: tensor.element_size() for name, tensor in tensors}
+    stored = min([config.dtype.itemsize, *(parameter.element_size() for parameter in model.parameters())])
     compute = PRECISIONS[config.precision].dtype.itemsize
-    forward = sum(elements * stored[name] for name, elements in counted.forward.items())
-    # Autocast may have kept a smaller copy of a weight.
-    backward = sum(elements * min(stored[name], compute) for name, elements in counted.backward.items())
-    gradients = sum(elements * stored[name] for name, elements in counted.gradients.items())
+    forward, gradients = counted.forward * stored, counted.gradients * stored
+    backward = counted.backward * min(stored, compute)  # autocast may have kept a smaller copy of a weight
     passes = [forward, backward, gradients] * config.micro_batches  # read, read, written
     if states is not None:
         passes += [gradients * (2 + states), gradients * (1 + states)]  # all read; all but gradients written

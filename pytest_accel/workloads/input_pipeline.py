@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from pytest_accel.workloads.config import SOURCES, Configuration, Loss, StepConfig
 from pytest_accel.workloads.data.files import DataError, DataMissing, Split, SyntheticDataWarning
-from pytest_accel.workloads.data.loader import HostBatches, LoaderConfig, TrainingOrder, spare_cpus
+from pytest_accel.workloads.data.loader import HostBatches, TrainingOrder, spare_cpus
 from pytest_accel.workloads.data.sources import Batch, BatchSource, LoaderSource, RotatingSource
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ ModelTask: TypeAlias = Literal[
 ]
 
 ALWAYS_SYNTHETIC = ("tokens", "squad")
-READERS_FOR_A_DECODER = 6  # they only read: on an H200 six keep up with 16,000 images/s decoded on the device
 # Distinct synthetic batches: a single one would stay in a CPU's cache, and a model memorizes it within ten steps.
 ROTATION = 4
 ROTATION_BYTES = 2 * 1024**3  # fewer batches where they take more memory
@@ -246,19 +245,19 @@ def through_loader(
     config: StepConfig, reader: Any, sampler: Any, arrive: Callable[[Any], Batch]
 ) -> LoaderSource:
     """Return batches that worker processes read, and that `arrive` finishes on the device."""
-    loading = loading_of(config)
-    batches = HostBatches(reader, sampler, loading, for_device=config.device.type != "cpu")
-    return LoaderSource(batches, arrive, config.device, loading=loading)
+    return LoaderSource(host_batches(config, reader, sampler), arrive, config.device)
 
 
-def loading_of(config: StepConfig, *, readers_only: bool = False) -> LoaderConfig:
-    default = min(spare_cpus(), READERS_FOR_A_DECODER) if readers_only else spare_cpus()
-    return LoaderConfig(
-        workers=default if config.workers is None else config.workers,
-        prefetch=config.prefetch,
-        cpus=config.cpus,
-        first_cpu=config.ranks.rank * (config.cpus or 0),
-    )
+def host_batches(config: StepConfig, reader: Any, sampler: Any, **changes: Any) -> HostBatches:
+    """Return what worker processes read, as a benchmark asks for them."""
+    options = {
+        "workers": spare_cpus() if config.workers is None else config.workers,
+        "prefetch": config.prefetch,
+        "cpus": config.cpus,
+        "first_cpu": config.ranks.rank * (config.cpus or 0),
+        "for_device": config.device.type != "cpu",
+    }
+    return HostBatches(reader, sampler, **options | changes)
 
 
 def loading_configuration(config: StepConfig) -> Configuration:

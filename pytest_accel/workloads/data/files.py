@@ -110,7 +110,6 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 class ImageSet:
     """A published set of labelled images. The one on disk may be a subset with the same classes."""
 
-    name: str
     classes: int
     image_size: int  # pixels; of encoded sets, the size of crops
     channels: int = 3
@@ -122,39 +121,28 @@ class ImageSet:
 
 
 IMAGE_SETS = {
-    each.name: each
-    for each in (
-        ImageSet(name="imagenet", classes=1000, image_size=224, train_images=1_281_167),
-        ImageSet(
-            name="cifar100",
-            classes=100,
-            image_size=32,
-            mean=(0.5071, 0.4865, 0.4409),
-            std=(0.2673, 0.2564, 0.2762),
-            train_images=50_000,
-        ),
-        ImageSet(name="food101", classes=101, image_size=224, train_images=75_750),
-        ImageSet(
-            name="mnist",
-            classes=10,
-            image_size=28,
-            channels=1,
-            mean=(0.1307,),
-            std=(0.3081,),
-            train_images=60_000,
-            mirrors=False,
-        ),
-        ImageSet(
-            name="digits",
-            classes=10,
-            image_size=8,
-            channels=1,
-            mean=(0.3046,),  # of the training images, scaled to bytes; a test computes it again
-            std=(0.3754,),
-            train_images=1_437,
-            mirrors=False,
-        ),
-    )
+    "imagenet": ImageSet(classes=1000, image_size=224, train_images=1_281_167),
+    "cifar100": ImageSet(
+        classes=100,
+        image_size=32,
+        mean=(0.5071, 0.4865, 0.4409),
+        std=(0.2673, 0.2564, 0.2762),
+        train_images=50_000,
+    ),
+    "food101": ImageSet(classes=101, image_size=224, train_images=75_750),
+    "mnist": ImageSet(
+        classes=10,
+        image_size=28,
+        channels=1,
+        mean=(0.1307,),
+        std=(0.3081,),
+        train_images=60_000,
+        mirrors=False,
+    ),
+    # Mean and deviation of the training images, scaled to bytes; a test computes them again
+    "digits": ImageSet(
+        classes=10, image_size=8, channels=1, mean=(0.3046,), std=(0.3754,), train_images=1_437, mirrors=False
+    ),
 }
 
 

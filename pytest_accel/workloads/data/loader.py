@@ -122,26 +122,6 @@ def mixed_seed(seed: int, epoch: int) -> int:
 # --- readers ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoaderConfig:
-    """Number of worker processes, how far they read ahead, and their CPUs."""
-
-    workers: int  # 0: the training process reads
-    prefetch: int = 2  # batches that each worker keeps ready
-    cpus: int | None = None  # that the workers may run on; None: all of this process
-    first_cpu: int = 0  # offset into them, modulo: ranks on one host can have separate CPUs
-
-    @property
-    def buffered(self) -> int:
-        """Batches that may be ready before they are needed."""
-        return self.workers * self.prefetch
-
-    @property
-    def burst(self) -> int:
-        """Batches that arrive together: one per worker, because workers start together and take equally long."""
-        return max(1, self.workers)
-
-
 def spare_cpus() -> int:
     """Return the default number of workers: one for every CPU but the training process's own."""
     return max(1, min(MAX_DEFAULT_WORKERS, len(os.sched_getaffinity(0)) - 1))
@@ -206,32 +186,39 @@ class HostBatches:
         self,
         reader: Reader,
         sampler: Iterable[Any],  # of the reader's requests, one per batch
-        loading: LoaderConfig,
         *,
+        workers: int,  # processes; 0: the training process reads
+        prefetch: int = 2,  # batches that each worker keeps ready
+        cpus: int | None = None,  # that the workers may run on; None: all of this process
+        first_cpu: int = 0,  # offset into them, modulo: ranks on one host can have separate CPUs
         for_device: bool,
     ) -> None:
+        self.buffered = workers * prefetch  # batches that may be ready before they are needed
+        self.burst = max(
+            1, workers
+        )  # batches that arrive together: workers start together, and take equally long
         ahead: dict[str, Any] = {}
-        if loading.workers:
+        if workers:
             ahead = {
-                "prefetch_factor": loading.prefetch,
+                "prefetch_factor": prefetch,
                 "timeout": POLL_S,
-                "worker_init_fn": partial(_pin_worker, loading.cpus, loading.first_cpu),
+                "worker_init_fn": partial(_pin_worker, cpus, first_cpu),
                 "multiprocessing_context": "fork",  # the set is shared with the workers, not sent
             }
         loader = DataLoader(
             _CheckedReader(reader),
             sampler=sampler,
             batch_size=None,  # requests are whole batches: collating in the parent would be its bottleneck
-            num_workers=loading.workers,
+            num_workers=workers,
             pin_memory=for_device,
             generator=torch.Generator(),  # a loader draws a number; not from dropout's generator
             **ahead,
         )
         # Intra-op threads spin after a small copy and slow the thread that launches kernels: on an H200 with 16 CPUs a
         # WideResNet (batch 32, eager) without workers kept 50 to 75 % of its rate with 16 threads, 99 % with one.
-        self._one_thread = for_device and not loading.workers
+        self._one_thread = for_device and not workers
         self._batches: Any = iter(loader)
-        if loading.workers:
+        if workers:
             # torch's SIGCHLD handler would raise in the middle of a step. A dead worker is found at the next batch.
             _remove_worker_pids(id(self._batches))
             self._batches._worker_pids_set = False  # noqa: SLF001 - or it would remove them again

@@ -26,7 +26,6 @@ from pytest_accel.workloads.data.images import EncodedBatch, EncodedImages
 from pytest_accel.workloads.data.loader import (
     TIMEOUT_S,
     HostBatches,
-    LoaderConfig,
     TrainingOrder,
 )
 from pytest_accel.workloads.data.pixels import CropResize, crop_for, decode_on_device
@@ -98,10 +97,8 @@ class LoaderSource(BatchSource):
         batches: HostBatches,
         arrive: Callable[[Any], Batch],  # converts what workers read, on the device, to what a step reads
         device: torch.device,
-        *,
-        loading: LoaderConfig,
     ) -> None:
-        self.buffered, self.burst = loading.buffered + COPIED_AHEAD, loading.burst
+        self.buffered, self.burst = batches.buffered + COPIED_AHEAD, batches.burst
         self._host = batches
         self._arrive = arrive
         self._device = device
@@ -139,11 +136,10 @@ class DecodingSource(BatchSource):
         crop_resize: CropResize,
         device: torch.device,
         *,
-        loading: LoaderConfig,
         seed: int | None,  # of random crops; None: center crops
         decode: Callable[..., list[Tensor]] = decode_on_device,
     ) -> None:
-        self.buffered, self.burst = loading.buffered + DECODED_AHEAD, loading.burst
+        self.buffered, self.burst = batches.buffered + DECODED_AHEAD, batches.burst
         self._host = batches
         self._images = images
         self._crop_resize = crop_resize

@@ -19,7 +19,6 @@ from pytest_accel.workloads.data.files import DataError
 from pytest_accel.workloads.data.images import ArrayImages, open_images
 from pytest_accel.workloads.data.loader import (
     HostBatches,
-    LoaderConfig,
     PhotographReader,
     TrainingOrder,
     evaluation_order,
@@ -120,7 +119,7 @@ class Reporting:
 def opened(reader, *, workers, length=20, sampler=None, **options):
     order = TrainingOrder(length=length, batch_size=3)
     sampler = sampler or (count() if isinstance(reader, Reporting) else order.requests(augment=False))
-    return HostBatches(reader, sampler, LoaderConfig(workers=workers, **options), for_device=False)
+    return HostBatches(reader, sampler, workers=workers, for_device=False, **options)
 
 
 @pytest.fixture
@@ -308,10 +307,8 @@ def numbered_images(count):
 
 
 def loaded(order, images, workers=0):
-    loading = LoaderConfig(workers=workers)
-    sampler = order.requests(augment=False)
-    batches = HostBatches(images, sampler, loading, for_device=False)
-    return LoaderSource(batches, tuple, CPU, loading=loading)
+    batches = HostBatches(images, order.requests(augment=False), workers=workers, for_device=False)
+    return LoaderSource(batches, tuple, CPU)
 
 
 def take(source, steps):
@@ -347,11 +344,9 @@ def decoded(food):
     def make(images=None, *, decode=on_host, workers=0, seed=None, batch_size=3, batches=None):
         images = images or food
         order = TrainingOrder(length=len(images), batch_size=batch_size, seed=1)
-        loading = LoaderConfig(workers=workers)
         sampler = order.requests(augment=False)
-        batches = batches or HostBatches(images, sampler, loading, for_device=False)
-        options = {"loading": loading, "seed": seed, "decode": decode}
-        made.append(DecodingSource(batches, images, CropResize(PLAIN), CPU, **options))
+        batches = batches or HostBatches(images, sampler, workers=workers, for_device=False)
+        made.append(DecodingSource(batches, images, CropResize(PLAIN), CPU, seed=seed, decode=decode))
         return made[-1]
 
     yield make
@@ -430,8 +425,9 @@ def test_batches_split_from_larger_ones_are_the_same(length, batch_size, at_once
     images = numbered_images(length)
     order = TrainingOrder(length=length, batch_size=batch_size, rank=1, world=2)
     sampler = order.requests(augment=False, at_once=at_once)
-    batches = HostBatches(images, sampler, LoaderConfig(workers=0), for_device=False)
-    large = LoaderSource(batches, tuple, CPU, loading=LoaderConfig(workers=2))
+    batches = HostBatches(images, sampler, workers=0, for_device=False)
+    batches.buffered, batches.burst = 4, 2  # as of two workers
+    large = LoaderSource(batches, tuple, CPU)
     split = SplitSource(large, batch_size=batch_size, batches=at_once)
     assert (split.loads, split.buffered, split.burst) == (True, (4 + COPIED_AHEAD) * at_once, 2 * at_once)
     steps = 2 * at_once + 1

@@ -56,6 +56,11 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object]:
     """Under torchrun or srun rank 0 is the session, and the others serve it."""
+    if WORKER_VARIABLE in os.environ:
+        status = yield
+        from pytest_accel.session.worker_process import exit_worker
+
+        exit_worker(status)
     if not LAUNCHER_VARIABLES & os.environ.keys():
         return (yield)
     from pytest_accel.session.launcher import hold_launcher_ranks, serve_launcher_rank

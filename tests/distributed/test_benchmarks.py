@@ -237,14 +237,6 @@ def test_leaves_a_child(process_group, rank):
     subprocess.Popen(["sleep", "600"], env={})
 
 
-@cpux2
-def test_raises(accel, rank):
-    if rank == 1:
-        print("what it printed before")
-        raise ValueError("rank 1 gives up")
-    measure(accel, "raises")
-
-
 @pytest.fixture
 def broken_after():
     yield
@@ -254,6 +246,14 @@ def broken_after():
 @cpux2
 def test_teardown(accel, rank, broken_after):
     measure(accel, "teardown")
+
+
+@cpux2
+def test_raises(accel, rank):
+    if rank == 1:
+        print("what it printed before")
+        raise ValueError("rank 1 gives up")
+    measure(accel, "raises")
 
 
 @cpux2

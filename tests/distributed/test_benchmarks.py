@@ -28,6 +28,13 @@ OPTIONS = [
     "--accel-tolerance=99%",
 ]
 
+SHORT_WAITS = """
+from pytest_accel.distributed import device_check, group
+
+group._FAILED_S = 1.0
+device_check.MEASURED_S = device_check.SWEEP_S = device_check.WARMUP_S = 0.005
+"""
+
 SUITE = """
 import os
 import pathlib
@@ -56,6 +63,7 @@ class Project:
     def __init__(self, path: Path) -> None:
         self.path = path
         (path / "pytest.ini").write_text("[pytest]\n")
+        (path / "conftest.py").write_text(SHORT_WAITS)
 
     def write(self, source: str) -> None:
         (self.path / "test_suite.py").write_text(SUITE + source)
@@ -277,9 +285,6 @@ def test_group_of_one(accel, world_size):
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project, str]]:
     project = Project(tmp_path_factory.mktemp("outcomes").resolve())
     project.write(OUTCOMES)
-    (project.path / "conftest.py").write_text(
-        "from pytest_accel.distributed import group\n\ngroup._FAILED_S = 2.0\n"
-    )
     reports = ("--junitxml=out.xml", "--benchmark-json=out.json", "-ra")
     status, output = project.run(*reports, "--accel-timeout=60s")
     assert status == 1, output

@@ -70,15 +70,20 @@ def show(args: argparse.Namespace) -> int:
 
 
 def _check(folder: Path) -> int:
-    from pytest_accel.report.baselines import check_lines
+    from pytest_accel.stats.quantities import counted, inert, printable
     from pytest_accel.storage.baseline_edits import check_baselines
 
     catalogue = _catalogue()
-    found = check_baselines(folder, lambda name: catalogue.find(name.partition("-")[0]) is not None)
-    print("\n".join(check_lines(found)))
-    if not (found.files or found.studies or found.faults):
+    found = dict(check_baselines(folder, lambda name: catalogue.find(name.partition("-")[0]) is not None))
+    if not found:
         raise ValueError(f"{folder} holds nothing to check. Name the folder of baselines with --baselines.")
-    return 1 if found.faults else 0
+    faults = [fault for each in found.values() for fault in each]
+    for line in "\n".join(f"FAULT  {fault}".replace("\n", "\n    ") for fault in faults).splitlines():
+        print(inert(printable(line)))
+    print(
+        f"Checked {counted(len(found), 'file')}: {counted(len(faults), 'fault') if faults else 'no fault'}."
+    )
+    return 1 if faults else 0
 
 
 @command(

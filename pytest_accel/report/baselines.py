@@ -13,7 +13,6 @@ from pytest_accel.stats.comparison import Value, figures
 from pytest_accel.stats.environment import TITLES, Environment
 from pytest_accel.stats.gate import THROUGHPUT
 from pytest_accel.stats.quantities import counted, inert, percent, printable, si
-from pytest_accel.storage.baseline_edits import BaselineCheck
 from pytest_accel.storage.baselines import BaselineEntry, BaselineFile
 from pytest_accel.storage.codec import encode
 
@@ -154,17 +153,3 @@ def shown_json(stored: Iterable[ShownBenchmark]) -> list[dict[str, Any]]:
         }
         for each in stored
     ]
-
-
-# --- faults -----------------------------------------------------------------------------------------
-
-
-def check_lines(found: BaselineCheck) -> list[str]:
-    """Return every fault with its remedy, then the counts."""
-    lines = [line for fault in found.faults for line in f"FAULT  {fault}".replace("\n", "\n    ").split("\n")]
-    counts = (
-        f"Checked {counted(found.files, 'file')} ({counted(found.benchmarks, 'benchmark')}, "
-        f"{counted(found.runs, 'run')}) and {found.studies} published ({counted(found.figures, 'figure')})"
-    )
-    end = counted(len(found.faults), "fault") if found.faults else "no fault"
-    return [*(inert(printable(line)) for line in lines), f"{counts}: {end}."]

@@ -79,16 +79,13 @@ def frozen_text(found: FrozenTolerance) -> str:
         )
     here = f"tolerance auto: {percent(found.stored)}"
     if found.stored != found.before:  # the baseline is new, or was replaced
-        wider = (
-            f", wider than the {percent(found.before)} before" if found.before and found.would_widen else ""
-        )
-        return f"{here}, frozen in its baseline{wider}"
+        is_wider = found.before is not None and found.stored > found.before
+        return f"{here}, frozen in its baseline{f', wider than the {percent(found.before or 0)} before' if is_wider else ''}"
     if found.chosen == found.before:
         return f"{here} stays, as it was frozen"
-    way = "quieten the machine (pytest-accel doctor), or widen" if found.would_widen else "narrow"
     return (
-        f"{here} stays, as it was frozen; its runs resolve {percent(found.chosen)} by now: {way} it with "
-        '--accel-update --accel-reason "..."'
+        f"{here} stays, as it was frozen; its runs resolve {percent(found.chosen)} by now: quieten the machine "
+        '(pytest-accel doctor), or move it with --accel-update --accel-reason "..."'
     )
 
 

@@ -147,10 +147,6 @@ class FrozenTolerance:
     stored: float | None  # that the benchmark is judged by; None where the recording was not finished
     before: float | None = None  # in the baseline before
 
-    @property
-    def would_widen(self) -> bool:
-        return self.before is not None and self.chosen > self.before
-
 
 def baseline_quality(
     runs: Sequence[Run], tolerance: float | None, prior: NoisePrior = DEFAULT_PRIOR

@@ -265,52 +265,37 @@ def remove(keys: Collection[str]) -> EntryEdit:
 # --- checks -----------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True, kw_only=True)
-class BaselineCheck:
-    """What was checked, and what was found."""
-
-    files: int = 0
-    benchmarks: int = 0  # of files without a fault
-    runs: int = 0
-    studies: int = 0
-    figures: int = 0
-    faults: list[StorageError] = field(default_factory=list)
-
-
 def check_baselines(
     root: Path,
     is_platform: Callable[[str], bool] = lambda _name: True,
-) -> BaselineCheck:
-    """Check every file below a root of baselines; a file that cannot be read has its first fault.
+) -> Iterator[tuple[Path, list[StorageError]]]:
+    """Yield every file below a root of baselines with its faults; a file that cannot be read has its first one.
 
     `is_platform`: whether a folder's name is one that pytest would use.
     """
-    found, store, move = BaselineCheck(), BaselineStore(root), "Move it to the folder of its platform."
+    store, move = BaselineStore(root), "Move it to the folder of its platform."
     for path in sorted((root / PUBLISHED).glob("*.json")):
-        found.studies += 1
         try:
-            found.figures += len(read_study(path).figures)
+            read_study(path)
+            yield path, []
         except PublishedError as error:
-            found.faults.append(error)
+            yield path, [error]
     for path in sorted(root.glob("*.json")):
-        found.faults.append(BaselineError(str(path), "", "is not in the folder of a platform", move))
+        yield path, [BaselineError(str(path), "", "is not in the folder of a platform", move)]
     for platform, suite in store.suites():
         path = store.path(platform, suite)
-        found.files += 1
+        faults: list[StorageError] = []
         if not is_platform(platform):
             problem = f"nothing reads it: no platform of the catalogue is named {platform}"
-            found.faults.append(BaselineError(str(path), "", problem, move))
+            faults.append(BaselineError(str(path), "", problem, move))
         try:
             file = store.read(platform, suite) or empty_file(platform, suite)
+            for key, entry in file.benchmarks.items():
+                problems = _entry_faults(entry, file)
+                faults += [BaselineError(str(path), key, problem, _ANEW) for problem in problems]
         except BaselineError as error:
-            found.faults.append(error)
-            continue
-        for key, entry in file.benchmarks.items():
-            found.benchmarks += 1
-            found.runs += len(entry.runs)
-            for problem in _entry_faults(entry, file):
-                found.faults.append(BaselineError(str(path), key, problem, _ANEW))
-    return found
+            faults.append(error)
+        yield path, faults
 
 
 _ANEW = 'Record it again with --accel-update --accel-reason "...", or remove it with `pytest-accel baseline edit --remove`.'

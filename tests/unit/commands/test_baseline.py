@@ -164,8 +164,7 @@ class TestEdit:
 
 class TestCheck:
     def test_good_folder(self, command):
-        counts = "Checked 2 files (2 benchmarks, 7 runs) and 0 published (0 figures)"
-        assert command("show", "--check") == f"{counts}: no fault.\n"
+        assert command("show", "--check") == "Checked 2 files: no fault.\n"
 
     def test_our_own_baselines_have_no_fault(self, command):
         folder = str(Path(__file__).parents[3] / "baselines")

@@ -90,7 +90,7 @@ class TestAuto:
         stays = frozen_text(FrozenTolerance(chosen=0.06, stored=0.04, before=0.04))
         assert stays.startswith("tolerance auto: 4.0 % stays, as it was frozen; its runs resolve 6.0 % ")
         narrower = frozen_text(FrozenTolerance(chosen=0.03, stored=0.04, before=0.04))
-        assert "4.0 % stays, as it was frozen; its runs resolve 3.0 % by now: narrow it with " in narrower
+        assert "4.0 % stays, as it was frozen; its runs resolve 3.0 % by now: " in narrower
         same = frozen_text(FrozenTolerance(chosen=0.04, stored=0.04, before=0.04))
         assert same.endswith("4.0 % stays, as it was frozen")
         anew = frozen_text(FrozenTolerance(chosen=0.06, stored=0.06, before=0.04))

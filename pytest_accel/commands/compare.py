@@ -1,4 +1,4 @@
-"""`pytest-accel compare`: platforms, baselines, results and studies side by side."""
+"""`pytest-accel compare`: platforms, baselines and results side by side."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
         "sets",
         nargs="+",
         metavar="SET",
-        help="a platform (h200), a folder of baselines, a file of --accel-json, or a study "
-        "(nrp, olivia/single). Ratios are to the first",
+        help="a platform (h200), a folder of baselines, or a file of --accel-json. Ratios are to the first",
     ),
     argument(
         "--metric",

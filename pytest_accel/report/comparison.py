@@ -17,11 +17,10 @@ from pytest_accel.stats.metric_gates import shown_name
 from pytest_accel.stats.quantities import counted, inert, percent, printable, si
 from pytest_accel.storage.codec import encode
 from pytest_accel.storage.codec import render as render_json
-from pytest_accel.storage.comparison import Cell, Comparison, Judged, Row, Side
-from pytest_accel.storage.references import DOUBTS
+from pytest_accel.storage.comparison import Cell, Comparison, Judged, Row
 
 SCHEMA_VERSION = 3
-PUBLISHED, DOUBTFUL, UNLIKE = "†", "?", "*"
+UNLIKE = "*"
 TITLES = {
     "step_time": "time of a step",
     "first_step_time": "time of the first step",
@@ -87,8 +86,7 @@ def _columns(rows: Sequence[Row], comparison: Comparison) -> Iterator[tuple[str,
         cells = [row.cells[index] for row in rows]
         if not any(cell.value for cell in cells):
             continue
-        heading = f"{side.label} {PUBLISHED}" if side.published else side.label
-        yield heading, False, [_figure(cell, side) for cell in cells]
+        yield side.label, False, [_figure(cell) for cell in cells]
         if any(cell.ratio is not None for cell in cells):
             yield "x", False, ["" if cell.ratio is None else f"{cell.ratio:.2f}" for cell in cells]
     if rows[0].metric == THROUGHPUT:
@@ -99,16 +97,11 @@ def _columns(rows: Sequence[Row], comparison: Comparison) -> Iterator[tuple[str,
             yield heading, True, [words.get(row.key, "") for row in rows]
 
 
-def _figure(cell: Cell, side: Side) -> str:
-    """Return a figure with its marks: a published one has the digits of its study, a measured one four."""
+def _figure(cell: Cell) -> str:
     if cell.value is None:
         return ""
-    value, unit = cell.value.value, cell.value.unit
-    marks = "" if DOUBTS.isdisjoint(cell.value.flags) else DOUBTFUL
-    marks += UNLIKE if cell.differs else ""
-    if side.published:
-        return f"{value:,.12g}{PUBLISHED}{marks}"
-    return (f"{value:.1f}" if unit == "%" else si(value)) + marks
+    value = cell.value.value
+    return (f"{value:.1f}" if cell.value.unit == "%" else si(value)) + (UNLIKE if cell.differs else "")
 
 
 def _short_verdict(each: Judged) -> str:
@@ -126,33 +119,22 @@ def _short_verdict(each: Judged) -> str:
 
 def notes(comparison: Comparison) -> list[str]:
     """Return what the marks mean, and what differs; then the verdicts in words."""
-    found = [*_sets(comparison), *_marks(comparison), *_unlike(comparison), *_verdicts(comparison)]
+    found = [*_sets(comparison), *_unlike(comparison), *_verdicts(comparison)]
     return [printable(line) for line in found]
 
 
 def _sets(comparison: Comparison) -> Iterator[str]:
-    """Yield the source of each column; a study is named once for all its platforms."""
-    sources = []
+    """Yield the source of each column, and what the ratios are to."""
     for side in comparison.sides:
         platform = "" if side.platform in side.label else f" ({side.platform})"
-        sources.append(f"{side.group if side.published else side.label + platform}: {side.about}")
-    yield from dict.fromkeys(sources)
+        yield f"{side.label}{platform}: {side.about}"
     for side in comparison.sides:
         slowed = sum(was_slowed(run) for entry in side.entries.values() for run in entry.runs)
         if slowed:
             yield note(side.label, f"{counted(slowed, 'run')} delayed on purpose by --accel-slowdown")
-
-
-def _marks(comparison: Comparison) -> Iterator[str]:
-    cells = [cell for row in comparison.rows for cell in row.cells]
-    if any(cell.ratio is not None for cell in cells):
+    if any(cell.ratio is not None for row in comparison.rows for cell in row.cells):
         held = dict.fromkeys(comparison.sides[at].label for at in comparison.held_to)
         yield f"x is against {', '.join(held)}; above 1 is better."
-    if any(side.published for side in comparison.sides):
-        yield f"{PUBLISHED} published, and not measured by pytest-accel."
-    doubts = {flag for cell in cells if cell.value for flag in cell.value.flags if flag in DOUBTS}
-    if doubts:
-        yield f"{DOUBTFUL} in doubt: {', '.join(sorted(doubts))} (docs/references.md)."
 
 
 def _unlike(comparison: Comparison) -> Iterator[str]:
@@ -211,8 +193,7 @@ def _json(comparison: Comparison) -> str:
     content = {
         "schema_version": SCHEMA_VERSION,
         "sets": [
-            {**encode(replace(side, entries={})), "published": side.published}
-            | {"ratios_to": comparison.sides[at].label}
+            {**encode(replace(side, entries={})), "ratios_to": comparison.sides[at].label}
             for side, at in zip(comparison.sides, comparison.held_to, strict=True)
         ],
         "rows": encode(comparison.rows),

@@ -40,7 +40,6 @@ class Value:
     unit: str
     low: float | None = None  # of its 95 % interval, where runs give one
     high: float | None = None
-    flags: tuple[str, ...] = ()  # of a published figure
 
 
 def figures(runs: Sequence[Run], work_per_step: float, unit: str) -> dict[str, Value]:
@@ -58,8 +57,9 @@ def figures(runs: Sequence[Run], work_per_step: float, unit: str) -> dict[str, V
     found |= _energy(runs, work_per_step, unit)
     for name, values in _measured(runs).items():
         of_unit, scale = _unit(name)
-        metric = "epoch_time" if name == "epoch_s" else name  # as published figures are named
-        found.setdefault(metric, Value(value=scale * median(values), unit=of_unit))
+        found.setdefault(
+            "epoch_time" if name == "epoch_s" else name, Value(value=scale * median(values), unit=of_unit)
+        )
     return found
 
 
@@ -122,13 +122,12 @@ class HasConfiguration(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One benchmark of a set, or one published workload."""
+    """One benchmark of a set."""
 
     key: str
     name: str
     values: Mapping[str, Value]  # by metric
-    status: Status | None = None  # how its session left it; None of what is stored or published
-    links: tuple[str, ...] = ()  # ids of published figures that the benchmark names
+    status: Status | None = None  # how its session left it; None of what is stored
     configuration: Mapping[str, Scalar] = field(default_factory=dict)
     work_per_step: float = 0.0
     unit: str = ""

@@ -15,32 +15,24 @@ from pytest_accel.stats.results import Ending, Result, SessionResults
 from pytest_accel.storage.baselines import MAX_BYTES, PUBLISHED, BaselineError, BaselineFile, parse
 from pytest_accel.storage.codec import loads
 from pytest_accel.storage.files import StorageError, format_errors, read_text
-from pytest_accel.storage.references import (
-    METRICS,
-    RELATIVE_ONLY,
-    linked_figures,
-    published_folder,
-    read_study,
-    similar_links,
-)
 from pytest_accel.storage.results import ResultsError, read_results_text
 from pytest_accel.storage.results import parse as parse_results
 
-# What `--metric` may say, and the metrics that it means: of ours, and of what studies publish.
+# What `--metric` may say, and the metrics that it means.
 CHOICES: Mapping[str, tuple[str, ...]] = {
-    "throughput": (THROUGHPUT, "first_epoch_throughput"),
+    "throughput": (THROUGHPUT,),
     "energy": ("work_per_energy", "energy"),
     "power": ("power_mean_w", "power_peak_w", "tdp_share"),
     "clocks": ("sm_clock_mhz", "memory_clock_mhz", "temperature_c"),
     "scaling": ("scaling_efficiency",),
     "mfu": ("mfu",),
     "memory": ("peak_memory",),
-    "time": ("step_time", "epoch_time", "training_time"),
+    "time": ("step_time", "epoch_time"),
     "first-step": ("first_step_time",),
     "accuracy": ("accuracy",),
 }
 DEFAULT = ("throughput", "energy", "scaling", "mfu")  # where no metric is named
-_LESS = frozenset({"step_time", "first_step_time", "peak_memory", "warmup_time"})
+_LESS = frozenset({"step_time", "first_step_time", "epoch_time", "energy", "peak_memory", "warmup_time"})
 
 Group = dict[int, Entry]  # entries of one workload, by the position of their side
 
@@ -53,12 +45,7 @@ class Side:
     group: str  # the set that it belongs to
     platform: str
     about: str = ""  # where it comes from, in words
-    study: str = ""  # the source of published figures; empty where it was measured
     entries: Mapping[str, Entry] = field(default_factory=dict)  # by key
-
-    @property
-    def published(self) -> bool:
-        return bool(self.study)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,8 +112,8 @@ def compare(
     """Match the rows of all sides, compute ratios to the first, and judge comparable runs."""
     held_to = tuple(_counterpart(side, sides) or 0 for side in sides)
     groups = [group for group in matched(sides) if any(wanted(entry.key) for entry in group.values())]
-    shown = _metrics(metrics, groups, sides)
-    rows = [row for metric in shown for group in groups for row in _rows(group, metric, sides, held_to)]
+    shown = _metrics(metrics, groups)
+    rows = [row for metric in shown for group in groups for row in _rows(group, metric, held_to)]
     return Comparison(
         sides=tuple(sides),
         held_to=held_to,
@@ -135,37 +122,13 @@ def compare(
     )
 
 
-def is_better_less(metric: str) -> bool:
-    """Return whether less of a published or measured metric is better."""
-    known = METRICS.get(metric)
-    return known == "less" if known else metric in _LESS or less_is_better(metric)
-
-
-# --- which rows belong together ---------------------------------------------------------------------
-
-
 def matched(sides: Sequence[Side]) -> list[Group]:
-    """Return entries of one workload: by key, or by a link to a published figure."""
-    groups: list[Group] = []
-    by_key: dict[str, Group] = {}
+    """Return the entries of each key."""
+    groups: dict[str, Group] = {}
     for index, side in enumerate(sides):
-        for entry in sorted(side.entries.values(), key=lambda each: each.key not in by_key):
-            group = by_key.get(entry.key)
-            if group is None:
-                free = (each for each in groups if index not in each)
-                linked = (each for each in free if any(_are_linked(entry, one) for one in each.values()))
-                group = next(linked, None)
-            if group is None:
-                groups.append(group := {})
-            group[index] = entry
-            by_key.setdefault(entry.key, group)
-    return groups
-
-
-def _are_linked(one: Entry, other: Entry) -> bool:
-    """Return whether one is a benchmark that names the other, a published figure."""
-    pairs = [(link, other.key) for link in one.links] + [(link, one.key) for link in other.links]
-    return any(link == key or link.startswith(f"{key}/") for link, key in pairs)
+        for key, entry in side.entries.items():
+            groups.setdefault(key, {})[index] = entry
+    return list(groups.values())
 
 
 # --- ratios -----------------------------------------------------------------------------------------
@@ -179,7 +142,7 @@ def _counterpart(side: Side, sides: Sequence[Side]) -> int | None:
     return next((index for index in first if sides[index].platform == side.platform), None)
 
 
-def _metrics(wanted: Sequence[str], groups: Sequence[Group], sides: Sequence[Side]) -> list[str]:
+def _metrics(wanted: Sequence[str], groups: Sequence[Group]) -> list[str]:
     present = list(dict.fromkeys(metric for group in groups for e in group.values() for metric in e.values))
     if wanted:
         chosen = [metric for name in wanted for metric in CHOICES.get(name, (name,))]
@@ -189,42 +152,38 @@ def _metrics(wanted: Sequence[str], groups: Sequence[Group], sides: Sequence[Sid
             known = ", ".join(sorted({names.get(metric, metric) for metric in present}))
             raise ValueError(f"--metric {' '.join(wanted)}: nothing here has it. There are: {known}.")
         return found
-    if all(side.published for side in sides):
-        return present
     return [metric for name in DEFAULT for metric in CHOICES[name] if metric in present]
 
 
-def _rows(group: Group, metric: str, sides: Sequence[Side], held_to: Sequence[int]) -> Iterator[Row]:
-    first = next((e for at, e in group.items() if not sides[at].published), next(iter(group.values())))
+def _rows(group: Group, metric: str, held_to: Sequence[int]) -> Iterator[Row]:
+    first = next(iter(group.values()))
     for unit in dict.fromkeys(e.values[metric].unit for e in group.values() if metric in e.values):
         shown = {
             index: entry
             for index, entry in group.items()
             if metric in entry.values and entry.values[metric].unit == unit
         }
-        cells = tuple(_cell(index, held_to[index], shown, metric, sides) for index in range(len(sides)))
+        cells = tuple(_cell(index, at, shown, metric) for index, at in enumerate(held_to))
         yield Row(key=first.key, name=first.name, metric=metric, unit=unit, cells=cells)
 
 
-def _cell(index: int, at: int, shown: Group, metric: str, sides: Sequence[Side]) -> Cell:
+def _cell(index: int, at: int, shown: Group, metric: str) -> Cell:
     if index not in shown:
         return Cell()
     value = shown[index].values[metric]
     if at == index or at not in shown:
         return Cell(value=value)
-    other = shown[at].values[metric]
-    if sides[index].study != sides[at].study and RELATIVE_ONLY in (*value.flags, *other.flags):
-        return Cell(value=value, differs="only ratios within that study can be compared")
-    any_published = sides[index].published or sides[at].published
-    differs = "" if any_published else ", ".join(configuration_changes(shown[at], shown[index]))
-    return Cell(value=value, ratio=_ratio(value.value, other.value, metric), differs=differs)
+    differs = ", ".join(configuration_changes(shown[at], shown[index]))
+    return Cell(
+        value=value, ratio=_ratio(value.value, shown[at].values[metric].value, metric), differs=differs
+    )
 
 
 def _ratio(mine: float, theirs: float, metric: str) -> float | None:
-    # It describes a platform, or how it was measured: no way is better.
-    if METRICS.get(metric, "more") is None or metric in DESCRIPTIVE:
+    if metric in DESCRIPTIVE:  # it describes a platform, or how it was measured: no way is better
         return None
-    above, below = (theirs, mine) if is_better_less(metric) else (mine, theirs)
+    is_better_less = metric in _LESS or less_is_better(metric)
+    above, below = (theirs, mine) if is_better_less else (mine, theirs)
     return above / below if below > 0 and above > 0 else None
 
 
@@ -235,7 +194,7 @@ def _judged(groups: Sequence[Group], sides: Sequence[Side], tolerance: float | N
     """Yield a judgement for each benchmark of the first set and each later set of the same platform."""
     for index, side in enumerate(sides):
         before = _counterpart(side, sides)
-        if before is None or side.published or sides[before].published:
+        if before is None:
             continue
         for group in groups:
             if before in group and group[before].runs:
@@ -278,12 +237,10 @@ def _short(name: str) -> str:
 
 
 def find_source(name: str, baselines: Path) -> tuple[Side, ...]:
-    """Return what a name means: a platform, a study, else a path, which `./` says outright."""
+    """Return what a name means: a platform, else a path, which `./` says outright."""
     path, platform = Path(name), baselines / name
     if name and "/" not in name and name not in (PUBLISHED, ".", "..") and platform.is_dir():
         return _of_files(name, read_folder(platform), f"baselines in {platform}")
-    if (published_folder(baselines) / f"{name.partition('/')[0]}.json").is_file():
-        return _of_study(name, baselines)
     if not name or not path.exists():
         raise SourceError(_unknown(name, baselines))
     if path.is_dir():
@@ -296,12 +253,11 @@ def find_source(name: str, baselines: Path) -> tuple[Side, ...]:
 
 def _unknown(name: str, baselines: Path) -> str:
     platforms = [each.name for each in _platform_folders(baselines)]
-    studies = sorted(each.stem for each in published_folder(baselines).glob("*.json"))
-    near = closest(name, [*platforms, *studies], limit=1)
+    near = closest(name, platforms, limit=1)
     hint = f" Did you mean {near[0]}?" if near else ""
     return (
-        f"{name!r} is nothing to compare.{hint} There are, in {baselines}: platforms {', '.join(platforms) or 'none'}; "
-        f"studies {', '.join(studies) or 'none'}. Or name a folder of baselines, or a file of --accel-json."
+        f"{name!r} is nothing to compare.{hint} There are, in {baselines}: platforms {', '.join(platforms) or 'none'}. Or name a "
+        "folder of baselines, or a file of --accel-json."
     )
 
 
@@ -407,7 +363,6 @@ def _entry_of(result: Result, session: SessionResults) -> Entry:
         name=short_name(key),
         values=figures(result.runs, result.work_per_step, result.unit) if result.runs else {},
         status=result.measured_as,
-        links=tuple(reference.id for reference in result.references),
         configuration=result.configuration,
         work_per_step=result.work_per_step,
         unit=result.unit,
@@ -415,33 +370,4 @@ def _entry_of(result: Result, session: SessionResults) -> Entry:
         gates={verdict.of: verdict.tolerance for verdict in result.verdicts[1:]},
         runs=result.runs,
         environments=session.environments,
-    )
-
-
-# --- studies ----------------------------------------------------------------------------------------
-
-
-def _of_study(name: str, baselines: Path) -> tuple[Side, ...]:
-    """Return the figures of a study, or those whose ids begin with the name."""
-    study = read_study(published_folder(baselines) / f"{name.partition('/')[0]}.json")
-    chosen = linked_figures(study.figures, name)
-    if not chosen:
-        near = similar_links(study.figures, name)
-        hint = f" Did you mean {' or '.join(near)}?" if near else ""
-        raise SourceError(f"{name}: no figure of {study.source.title} has an id that begins so.{hint}")
-    platforms: dict[str, dict[str, Entry]] = {}
-    for figure in chosen:
-        entries = platforms.setdefault(figure.platform, {})
-        # The id without its platform and without the metric before it.
-        key = figure.id.removesuffix(f"/{figure.platform}").removesuffix(f"/{figure.metric}")
-        if key in entries and figure.metric in entries[key].values:  # one workload in two rows of a study
-            key = figure.id
-        entry = entries.setdefault(key, Entry(key=key, name=key, values={}))
-        value = Value(value=figure.value, unit=figure.unit, flags=figure.flags)
-        entries[key] = replace(entry, values={**entry.values, figure.metric: value})
-    source = study.source
-    about = f"published: {source.title} ({source.authors}, {source.year})"
-    return tuple(
-        Side(label=name, group=name, platform=platform, about=about, study=source.key, entries=entries)
-        for platform, entries in platforms.items()
     )

@@ -454,9 +454,7 @@ class Part:
 SHOWN_COMMANDS = (
     'baseline show h200 -k "117m or fine_tuning"',
     "baseline show --check",
-    "compare nrp -k cityscapes --format markdown",
-    'compare nrp -k "resnet50 or coco"',
-    'compare h200 olivia/single --metric throughput -k "117m or fine_tuning or olivia"',
+    'compare h200 -k "117m or fine_tuning" --metric mfu --format markdown',
 )
 _OUTPUT = re.compile(r"^```\n\$ pytest-accel ([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

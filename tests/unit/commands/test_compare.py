@@ -142,28 +142,3 @@ class TestOptions:
     def test_json_can_be_read(self, compare):
         content = json.loads(compare("h200", "--format", "json", "--metric", "time"))
         assert content["rows"][0]["metric"] == "step_time"
-
-    def test_references_of_results_stand_beside_the_study(self, compare):
-        from pytest_accel.stats.results import ReferenceFigure
-
-        shutil.copytree(PUBLISHED, "baselines/published")
-        reference = ReferenceFigure(
-            id="olivia/single/baseline/gh200",
-            source="Olivia",
-            platform="gh200",
-            metric="throughput",
-            unit="images/s",
-            value=2640,
-        )
-        results_file(Path("now.json"), result(references=(reference,)))
-        text = compare("now.json", "olivia/single", "--metric", "throughput")
-        row = next(line for line in text.splitlines() if line.startswith("test_cnn"))
-        assert "2,640†" in row
-        assert "0.10" in row
-
-
-def test_a_study_needs_no_baselines(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(PUBLISHED, "baselines/published")
-    assert cli.main(["compare", "nrp"]) == 0
-    assert "training time" in capsys.readouterr().out

@@ -73,35 +73,12 @@ class TestNames:
             find_source("h20", Path("baselines"))
         assert "Did you mean h200?" in str(caught.value)
         assert "platforms a100x4, h200" in str(caught.value)
-        assert "nrp" in str(caught.value)
 
     def test_a_platform_goes_before_a_folder_of_its_name_which_a_dot_names(self):
         Path("h200").mkdir()
         baseline(Path("h200"), OTHER, platform="h200")
         assert list(find_source("h200", Path("baselines"))[0].entries) == [KEY]
         assert list(find_source("./h200", Path("baselines"))[0].entries) == [OTHER]
-
-
-class TestStudies:
-    def test_a_column_for_each_platform(self, project):
-        assert labels(["nrp"]) == [("a100", "a100"), ("a100x4", "a100x4"), ("gh200", "gh200")]
-        assert [label for label, _ in labels(["h200", "nrp"])] == [
-            "h200",
-            "nrp a100",
-            "nrp a100x4",
-            "nrp gh200",
-        ]
-
-    def test_a_beginning_of_ids(self, project):
-        (side,) = find_source("olivia/single", Path("baselines"))
-        assert side.study == "olivia"
-        entry = side.entries["olivia/single/baseline"]
-        assert entry.values["throughput"].value == 2640
-        assert set(entry.values) >= {"throughput", "accuracy", "epoch_time"}, "one workload, several metrics"
-
-    def test_one_that_no_figure_begins_with(self, project):
-        with pytest.raises(SourceError, match=r"no figure of .* begins so. Did you mean olivia/single"):
-            find_source("olivia/singel", Path("baselines"))
 
 
 class TestResults:

@@ -212,7 +212,8 @@ def accel_data(request: pytest.FixtureRequest) -> Callable[[str], Path]:
     """
     from pytest_accel.options import data_root
     from pytest_accel.session.device import fail_plainly
-    from pytest_accel.workloads.data.files import DataError, DataMissing, find_set
+    from pytest_accel.workloads.build import find_set
+    from pytest_accel.workloads.data.files import DataError, DataMissing
 
     settings = request.config.stash[SETTINGS]
 

@@ -11,13 +11,12 @@ from torchvision.ops import FrozenBatchNorm2d
 
 from benchmarks.comparison.catalogue import Comparison
 from benchmarks.comparison.implementations import Step, plain_loop, plain_optimizer
-from pytest_accel.workloads.data.detection import corners_px
 from pytest_accel.workloads.data.files import IMAGENET_MEAN, IMAGENET_STD
-from pytest_accel.workloads.models.detection import FROZEN, Scenes, calibrate, dino_loss
+from pytest_accel.workloads.models.detection import FROZEN, Scenes, calibrate, corners_px, dino_loss
 from pytest_accel.workloads.models.dino import build_dino
 from pytest_accel.workloads.models.segmentation import CROPS, DEEPLABS, SEGFORMERS
-from pytest_accel.workloads.tasks.masks import AUXILIARY_WEIGHT, MaskPlan
-from pytest_accel.workloads.tasks.scenes import ScenePlan, resizing_of
+from pytest_accel.workloads.tasks.detection import ScenePlan, resizing_of
+from pytest_accel.workloads.tasks.segmentation import AUXILIARY_WEIGHT, MaskPlan
 
 CLASSES, IGNORED = 19, 255  # of Cityscapes
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from pytest_accel.measure.errors import check_whole, unknown_value
 from pytest_accel.workloads.compile import check_compile, resolve_compile
 from pytest_accel.workloads.config import MEMORY_FORMATS, Configuration, StepConfig, callable_name
 from pytest_accel.workloads.data.files import IMAGE_SETS, ImageSet
+from pytest_accel.workloads.data.images import open_images
 from pytest_accel.workloads.data.sources import Batch
 from pytest_accel.workloads.flops import output_classes
 from pytest_accel.workloads.input_pipeline import InputPipeline, ModelTask, Plan, Sizes
@@ -22,10 +24,10 @@ from pytest_accel.workloads.models.build import ModelInfo, build_model, check_mo
 from pytest_accel.workloads.optimizers import check_updates
 from pytest_accel.workloads.parallel import check_sharding
 from pytest_accel.workloads.precision import check_precision
+from pytest_accel.workloads.tasks.detection import ScenePlan, open_coco
 from pytest_accel.workloads.tasks.images import ImagePlan
-from pytest_accel.workloads.tasks.masks import MaskPlan
-from pytest_accel.workloads.tasks.scenes import ScenePlan
-from pytest_accel.workloads.tasks.text import QuestionPlan, TokenPlan
+from pytest_accel.workloads.tasks.segmentation import MaskPlan, open_cityscapes
+from pytest_accel.workloads.tasks.text import QuestionPlan, TokenPlan, find_tokens
 
 # Data that a model of a task reads, the default first
 _IMAGES = ("imagenet", *(name for name in IMAGE_SETS if name != "imagenet"))
@@ -248,3 +250,14 @@ def make_batch(data: str, *, device: torch.device, seed: int = 0, rank: int = 0,
         name="the model", task=task_of_data(data) or "classification", image_size=image_size, own=True
     )
     return make_plan(data, info, **sizes).make(0, seed=seed, rank=rank, device=device)
+
+
+def find_set(root: Path | None, name: str) -> None:
+    """Raise DataMissing where a set is not under the root, DataError where it cannot be read; read no more than needed."""
+    finders: dict[str, Any] = {"coco": open_coco, "cityscapes": open_cityscapes, "oscar": find_tokens}
+    if name in finders:
+        finders[name](root, "test")
+    elif name in IMAGE_SETS:
+        open_images(root, name, "test")
+    else:
+        raise unknown_value("data", name, sorted((*IMAGE_SETS, *finders)))

@@ -13,7 +13,7 @@ from pytest_accel.workloads.data.sources import Batch
 from pytest_accel.workloads.flops import count
 from pytest_accel.workloads.input_pipeline import Plan
 from pytest_accel.workloads.models.build import ModelInfo
-from pytest_accel.workloads.tasks.scenes import ScenePlan, resizing_of
+from pytest_accel.workloads.tasks.detection import ScenePlan, resizing_of
 
 
 class Rank(Alone):

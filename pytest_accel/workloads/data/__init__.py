@@ -1,1 +1,1 @@
-"""Data sets on disk, synthetic data, the order of samples, and their way to the device."""
+"""Images on disk, the order of samples, and their way to the device."""

@@ -144,25 +144,3 @@ IMAGE_SETS = {
         classes=10, image_size=8, channels=1, mean=(0.3046,), std=(0.3754,), train_images=1_437, mirrors=False
     ),
 }
-
-
-def find_set(root: Path | None, name: str) -> None:
-    """Raise DataMissing where a set is not under the root, DataError where it cannot be read; read no more than needed."""
-    # torch and NumPy are imported only when a benchmark asks for its set.
-    from pytest_accel.workloads.data.detection import open_coco
-    from pytest_accel.workloads.data.images import open_images
-    from pytest_accel.workloads.data.segmentation import open_cityscapes
-    from pytest_accel.workloads.data.text import find_tokens
-
-    finders: dict[str, Callable[..., object]] = {
-        "coco": open_coco,
-        "cityscapes": open_cityscapes,
-        "oscar": find_tokens,
-    }
-    if name in finders:
-        finders[name](root, "test")
-    elif name in IMAGE_SETS:
-        open_images(root, name, "test")
-    else:
-        valid = ", ".join(sorted((*IMAGE_SETS, *finders)))
-        raise ValueError(f"data: {name!r} is not known. Valid: {valid}.")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import numpy as np
 import torch
 
+from pytest_accel.measure.errors import unknown_value
 from pytest_accel.workloads.data.files import (
     IMAGE_SETS,
     Split,
@@ -99,7 +100,7 @@ def open_images(root: Path | None, name: str, split: Split) -> Images:
     DataMissing where the set is not there, DataError where it is and cannot be read.
     """
     if name not in IMAGE_SETS:
-        raise ValueError(f"data: {name!r} is not known. Valid: {', '.join(sorted(IMAGE_SETS))}.")
+        raise unknown_value("data", name, sorted(IMAGE_SETS))
     match name:
         case "digits":
             return _read_digits(split)

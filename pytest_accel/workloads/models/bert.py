@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from pytest_accel.workloads.data.text import VOCABULARY, Answers, Questions
+from pytest_accel.workloads.tasks.text import VOCABULARY, Answers, Questions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves, tree_map
 
-from pytest_accel.workloads.data.detection import corners_px
 from pytest_accel.workloads.data.files import IMAGENET_MEAN, IMAGENET_STD
 
 
@@ -49,6 +48,12 @@ SMALLEST_AREA = 1e-7  # of an image, where an area is a divisor
 def to_corners(centres: Tensor) -> Tensor:
     centre, size = centres.split(2, dim=-1)
     return torch.cat((centre - size / 2, centre + size / 2), dim=-1)
+
+
+def corners_px(boxes: Tensor, sizes: Tensor) -> Tensor:
+    """Turn shares (batch, n, 4) of images of these sizes (batch, 2) into (left, top, right, bottom) in pixels."""
+    extent = sizes.flip(-1).to(boxes.dtype)[:, None].repeat(1, 1, 2)
+    return to_corners(boxes) * extent
 
 
 def to_centres(corners: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from pytest_accel.workloads.data.segmentation import CITYSCAPES_CLASSES
+from pytest_accel.workloads.tasks.segmentation import CITYSCAPES_CLASSES
 
 SEGFORMERS = {"segformer-b0": "mit_b0", "segformer-b4": "mit_b4"}
 DEEPLABS = {"deeplabv3plus-r18": "resnet18", "deeplabv3plus-r101": "resnet101"}

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeAlias
 
+import numpy as np
 import torch
 from torch.nn import functional as F
 
 from pytest_accel.workloads.config import Configuration, Loss, StepConfig
-from pytest_accel.workloads.data.files import Split
+from pytest_accel.workloads.data.files import Split, find_folder, missing, reading, unreadable
 from pytest_accel.workloads.data.sources import Batch, MemorySource
-from pytest_accel.workloads.data.text import (
-    SEQUENCE,
-    VOCABULARY,
-    Sequences,
-    open_tokens,
-    synthetic_squad,
-)
 from pytest_accel.workloads.input_pipeline import (
     InputPipeline,
     Plan,
@@ -29,7 +24,124 @@ from pytest_accel.workloads.input_pipeline import (
 )
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from pytest_accel.workloads.models.build import ModelInfo
+
+
+Tensor: TypeAlias = Any  # torch is untyped here
+
+TEXTS = "train.bin"
+SEQUENCE = 384  # tokens of a window, as BERT is fine-tuned (arXiv:1810.04805, section 4.2)
+MAX_QUESTION = 64  # tokens
+VOCABULARY = 30522  # of bert-base-uncased
+PAD, CLS, SEP, FIRST_WORD = 0, 101, 102, 999  # tokens of that vocabulary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Sequences:
+    """Sequences of `length` inputs and as many targets, which are the inputs one token later.
+
+    A sequence begins where the last one stopped, so that every token is a target once; the rest at the end that fills no
+    sequence is not used.
+    """
+
+    path: Path  # of the tokens
+    tokens: NDArray[Any]  # uint16 (N,), mapped
+    vocabulary: int  # tokens are below
+    length: int
+
+    def __post_init__(self) -> None:
+        if not len(self):
+            problem = f"{len(self.tokens)} tokens are not one sequence of {self.length} and its targets"
+            raise unreadable(self.path, problem, "Put more texts there, or ask for shorter sequences.")
+
+    def __len__(self) -> int:
+        return max(0, len(self.tokens) - 1) // self.length
+
+    def read(self, indices: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return inputs and targets on the device, int64 (sequences, length) each."""
+        rows = [self.tokens[index * self.length :][: self.length + 1] for index in indices]
+        tokens = torch.from_numpy(np.stack(rows).astype(np.int64))
+        # A token outside the vocabulary is a device-side assertion on CUDA, which ends the process.
+        if (most := int(tokens.max())) >= self.vocabulary:
+            problem = f"it has the token {most}, and the model knows {self.vocabulary}"
+            raise unreadable(self.path, problem, "Write it with the vocabulary that the model is for.")
+        if device.type == "cuda":  # pinned, a few hundred kilobytes cross without a wait
+            tokens = tokens.pin_memory().to(device, non_blocking=True)
+        return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+
+
+def find_tokens(root: Path | None, _split: Split = "train") -> Path:
+    """Return the file of tokens, uint16 as nanoGPT and Megatron-LM write them; DataMissing where it is not there."""
+    path = find_folder(root, "oscar", "oscar") / TEXTS
+    if not path.is_file():
+        raise missing(
+            "oscar", [path], "Encode the texts with GPT-2's vocabulary, as nanoGPT's prepare.py does."
+        )
+    return path
+
+
+def open_tokens(root: Path | None, *, length: int, vocabulary: int) -> Sequences:
+    """Map the tokens of `oscar/train.bin` under the root."""
+    path = find_tokens(root)
+    with reading(path):
+        size_bytes = path.stat().st_size
+        if size_bytes < 2 or size_bytes % 2:
+            raise unreadable(path, f"{size_bytes} bytes are no tokens of two bytes each")
+        tokens = np.memmap(path, np.uint16, mode="r")
+    return Sequences(path=path, tokens=tokens, vocabulary=vocabulary, length=length)
+
+
+class Questions(NamedTuple):
+    """Inputs of a model: (batch, sequence)."""
+
+    input_ids: Tensor
+    attention_mask: Tensor  # 1 for a token, 0 for padding
+    token_type_ids: Tensor  # 0 in the question, 1 in the paragraph, 0 for padding
+
+
+class Answers(NamedTuple):
+    """The first and the last token of each answer, (batch,); or a model's logits of both, (batch, sequence)."""
+
+    start: Tensor
+    end: Tensor
+
+
+def synthetic_squad(
+    batch: int, sequence: int, vocabulary: int, generator: torch.Generator
+) -> tuple[Questions, Answers]:
+    """Draw a batch on the generator's device: windows from half a sequence to a whole one, each with its answer.
+
+    The lengths do not follow SQuAD's statistics.
+    """
+    least = 8
+    if sequence < 2 * least or vocabulary <= FIRST_WORD:
+        raise ValueError(
+            f"sequence: {sequence} tokens of a vocabulary of {vocabulary} are too few. "
+            f"Valid: {2 * least} tokens or more, of {FIRST_WORD + 1} or more."
+        )
+    device = generator.device
+
+    def draw(low: int, high: int, *size: int) -> Tensor:
+        return torch.randint(low, high, size, generator=generator, device=device)
+
+    lengths = draw(sequence // 2, sequence + 1, batch, 1)
+    question_ends = draw(3, max(4, min(MAX_QUESTION, sequence // 4) + 3), batch, 1)
+    place = torch.arange(sequence, device=device)
+    tokens = draw(FIRST_WORD, vocabulary, batch, sequence)
+    tokens = torch.where((place == question_ends - 1) | (place == lengths - 1), SEP, tokens)
+    tokens = torch.where(place == 0, CLS, torch.where(place < lengths, tokens, PAD))
+    # Two positions in the paragraph: the answer runs from the lower to the higher.
+    shares = torch.rand(batch, 2, generator=generator, device=device)
+    ends = question_ends + (shares * (lengths - 1 - question_ends)).long()
+    real = place < lengths
+    questions = Questions(
+        input_ids=tokens,
+        attention_mask=real.long(),
+        token_type_ids=((place >= question_ends) & real).long(),
+    )
+    return questions, Answers(start=ends.amin(1), end=ends.amax(1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from pytest_accel.workloads.models.segmentation import (
     upsample_pixels,
     upsample_planes,
 )
-from pytest_accel.workloads.tasks.masks import MaskPlan
+from pytest_accel.workloads.tasks.segmentation import MaskPlan
 from tests.support.plans import counted_flops
 
 smp = pytest.importorskip("segmentation_models_pytorch")

@@ -8,9 +8,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from pytest_accel.workloads.data.files import IMAGENET_MEAN, IMAGENET_STD
-from pytest_accel.workloads.data.segmentation import open_cityscapes
 from pytest_accel.workloads.data.sources import LoaderSource
-from pytest_accel.workloads.tasks.masks import MaskPlan
+from pytest_accel.workloads.tasks.segmentation import MaskPlan, open_cityscapes
 from tests.support.detection_sets import write_cityscapes
 from tests.support.plans import made, step_config
 

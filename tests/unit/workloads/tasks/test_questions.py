@@ -7,10 +7,9 @@ import torch
 from torch._dynamo.testing import CompileCounter
 from torch.nn import functional as F
 
-from pytest_accel.workloads.data.text import Answers
 from pytest_accel.workloads.models.build import build_model
 from pytest_accel.workloads.step import TrainStep
-from pytest_accel.workloads.tasks.text import QuestionPlan, span_cross_entropy
+from pytest_accel.workloads.tasks.text import Answers, QuestionPlan, span_cross_entropy
 from tests.support.plans import made
 
 pytest.importorskip("transformers")

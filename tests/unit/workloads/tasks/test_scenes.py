@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 from pytest_accel.measure.errors import StepError
-from pytest_accel.workloads.data.detection import MANY_SCALES, ONE_SCALE
 from pytest_accel.workloads.data.sources import LoaderSource
 from pytest_accel.workloads.flops import Demand
 from pytest_accel.workloads.measured_step import StepMetrics
 from pytest_accel.workloads.models.build import build_model
 from pytest_accel.workloads.step import InferStep, TrainStep
+from pytest_accel.workloads.tasks.detection import MANY_SCALES, ONE_SCALE
 from tests.support.detection_sets import coco_annotations, write_coco
 from tests.support.plans import made, step_config
 from tests.support.plans import scene_plan as plan

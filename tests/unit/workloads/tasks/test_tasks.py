@@ -13,7 +13,7 @@ from pytest_accel.workloads.input_pipeline import ALWAYS_SYNTHETIC
 from pytest_accel.workloads.models.build import build_model
 from pytest_accel.workloads.step import TrainStep
 from pytest_accel.workloads.tasks.images import ImagePlan
-from pytest_accel.workloads.tasks.masks import MaskPlan
+from pytest_accel.workloads.tasks.segmentation import MaskPlan
 from pytest_accel.workloads.tasks.text import QuestionPlan, TokenPlan
 from tests.support.plans import plan_data, scene_plan, step_config
 

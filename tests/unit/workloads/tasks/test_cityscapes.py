@@ -8,10 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_accel.workloads.data import segmentation as module
 from pytest_accel.workloads.data.files import DataError, DataMissing
 from pytest_accel.workloads.data.loader import BatchRequest
-from pytest_accel.workloads.data.segmentation import (
+from pytest_accel.workloads.tasks import segmentation as module
+from pytest_accel.workloads.tasks.segmentation import (
     CLASS_OF_ID,
     CropReader,
     open_cityscapes,

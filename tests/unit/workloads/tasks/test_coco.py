@@ -15,17 +15,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_accel.workloads.data.detection import (
+from pytest_accel.workloads.data.files import DataError, DataMissing
+from pytest_accel.workloads.models.detection import corners_px
+from pytest_accel.workloads.tasks.detection import (
     MANY_SCALES,
     BucketOrder,
     DetectionRequest,
     Resizing,
-    corners_px,
+    as_scenes,
     open_coco,
     synthetic_detection,
 )
-from pytest_accel.workloads.data.files import DataError, DataMissing
-from pytest_accel.workloads.tasks.scenes import as_scenes
 from tests.support.damage import ABSENT, damaged
 from tests.support.detection_sets import coco_annotations, write_coco
 

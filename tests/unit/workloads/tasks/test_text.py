@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_accel.workloads.data.files import DataError, DataMissing
-from pytest_accel.workloads.data.text import CLS, PAD, SEP, Sequences, open_tokens, synthetic_squad
+from pytest_accel.workloads.tasks.text import CLS, PAD, SEP, Sequences, open_tokens, synthetic_squad
 
 CPU = torch.device("cpu")
 

@@ -39,7 +39,6 @@ from pytest_accel.platforms.machine import DetectedDevice
 from pytest_accel.session.device import (
     BINDING,
     environment_of,
-    exclusive_devices,
     fail_plainly,
     live_progress,
 )
@@ -140,18 +139,17 @@ class Accel:
             self.item.stash[MEASURING_OFF] = True
             self.benchmark.pedantic(step)  # type: ignore[no-untyped-call]
             return None
-        with exclusive_devices(self.item, self.settings, self.ranks, self.hardware):
-            with _plain_arguments():
-                timed, observed, loss_value = self._time(step, loss, warmup_steps, burst)
-            with self._failing_together():
-                if check:
-                    check()
-                if loss_value is not None and not math.isfinite(loss_value):
-                    fail_plainly(f"accel.measure: the loss is {loss_value}: this step trains nothing")
-                rates = self._rates(timed, flops, least_flops, bytes_moved, precision)
-            figures = {**timed.run.metrics, **self._metrics(step, timed), **rates, **observed.metrics}
-            # Not failing together: they may use collectives. A rank that fails leaves, and the process group is ended.
-            figures |= self._own_metrics(metrics, timed)
+        with _plain_arguments():
+            timed, observed, loss_value = self._time(step, loss, warmup_steps, burst)
+        with self._failing_together():
+            if check:
+                check()
+            if loss_value is not None and not math.isfinite(loss_value):
+                fail_plainly(f"accel.measure: the loss is {loss_value}: this step trains nothing")
+            rates = self._rates(timed, flops, least_flops, bytes_moved, precision)
+        figures = {**timed.run.metrics, **self._metrics(step, timed), **rates, **observed.metrics}
+        # Not failing together: they may use collectives. A rank that fails leaves, and the process group is ended.
+        figures |= self._own_metrics(metrics, timed)
         run = replace(timed.run, loss=loss_value, metrics=figures)
         measurement = self._merged(workload, replace(timed, run=run), observed)
         self.benchmark.extra_info["accel"] = extra_info(self.platform, measurement)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import platform as host
 import time
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NoReturn
@@ -14,8 +12,9 @@ import pytest
 from _pytest.outcomes import Skipped  # pytest.skip.Exception, under the name that mypy knows as a class
 
 from pytest_accel.distributed.affinity import bind_rank
+from pytest_accel.markers import is_benchmark
 from pytest_accel.measure.device import CpuDevice, CudaDevice, Device, torch_index, widen_device_queues
-from pytest_accel.measure.locks import LockedError, lock_devices
+from pytest_accel.measure.locks import lock_devices
 from pytest_accel.options import Settings, settings_of
 from pytest_accel.platforms.catalogue import PlatformName
 from pytest_accel.platforms.environment import read_environment
@@ -27,12 +26,10 @@ from pytest_accel.stats.run import Scalar
 
 if TYPE_CHECKING:
     from pytest_accel.distributed.worker import RankConnection
-    from pytest_accel.measure.ranks import Ranks
 
 RANK_END = pytest.StashKey["RankConnection"]()  # set in a worker process only
 BINDING = pytest.StashKey[str]()  # in words, for the environment of a measurement
 WAITED_S = pytest.StashKey[float]()  # spent by this session waiting for its devices
-IN_RANK = 0.9  # of --accel-timeout, within which a rank has to answer
 STEP_FACTS = pytest.StashKey[dict[str, str]]()  # of the built step: what an upgrade may change
 
 
@@ -185,92 +182,40 @@ class _WorkerProgress(Progress):
         self._rank.say(text, remaining_s)
 
 
-# --- locks of all devices of a benchmark ---------------------------------------------------------------------
+# --- locks ------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def exclusive_devices(
-    item: pytest.Item, settings: Settings, ranks: Ranks, hardware: DetectedDevice | None
+def hold_devices(
+    item: pytest.Item, settings: Settings, platform: PlatformName, progress: Progress
 ) -> Iterator[None]:
-    """Hold the locks of all devices that measure together; the host has none.
+    """Hold the locks of this node's devices while a benchmark runs, its set-up included; LockedError if others do.
 
-    One rank of each node locks all devices of the node, node after node: if each rank locked its own, two process
-    groups could deadlock.
+    Devices of other nodes are not locked: a scheduler gives whole nodes to a job that has several.
     """
-    if settings.lock == "off":
-        yield
-        return
-    found = ranks.gather((host.node(), hardware.uuid if hardware else ""))
-    # A rank reports its wait before its session takes it for a hang.
-    patience = IN_RANK if RANK_END in item.config.stash else 1.0
-    with ExitStack() as held:
-        for leader, uuids in by_leader(dict(enumerate(found))).items():
-            problem = ""
-            if ranks.rank == leader:
-                with live_progress(item.config, item.name) as progress:
-                    waiting = _report_waiting(item.config, progress, item.name)
-                    locks = lock_devices(
-                        uuids,
-                        mode=settings.lock,
-                        waiting=waiting,
-                        unlocked=lambda text: warnings.warn(pytest.PytestWarning(text), stacklevel=1),
-                        timeout_s=patience * settings.timeout_s,
-                    )
-                    problem = _entered(item.config, held, locks)
-            if problems := [each for each in ranks.gather(problem) if each]:
-                fail_plainly(problems[0])
-        yield
-
-
-def by_leader(ranks: Mapping[int, tuple[str, str]]) -> dict[int, frozenset[str]]:
-    """Return the lowest rank of each node, in the order of node names, with the devices of the node."""
-    nodes = sorted({node for node, uuid in ranks.values() if uuid})
-    return {
-        min(rank for rank, (where, _) in ranks.items() if where == node): frozenset(
-            uuid for where, uuid in ranks.values() if where == node and uuid
-        )
-        for node in nodes
-    }
-
-
-def wait_until_free(
-    config: pytest.Config, settings: Settings, uuids: Iterable[str], progress: Progress, *, label: str
-) -> str:
-    """Wait until these devices are free, before ranks are ordered to measure; return why they are not, or nothing.
-
-    Nothing is held afterwards: the ranks lock the devices themselves, and wait for whoever was faster.
-    """
-    waiting = _report_waiting(config, progress, label)
-    with ExitStack() as held:
-        locks = lock_devices(
-            uuids,
-            mode=settings.lock,
-            waiting=waiting,
-            unlocked=lambda _: None,
-            timeout_s=settings.timeout_s,
-        )
-        return _entered(config, held, locks)
-
-
-def _entered(config: pytest.Config, held: ExitStack, locks: AbstractContextManager[None]) -> str:
-    """Enter locks until `held` is closed, and count the time; return why that failed, or nothing."""
-    begun_s = time.monotonic()
-    try:
-        held.enter_context(locks)
-    except LockedError as error:
-        return str(error)
-    finally:
-        config.stash[WAITED_S] = config.stash.get(WAITED_S, 0.0) + time.monotonic() - begun_s
-    return ""
-
-
-def _report_waiting(config: pytest.Config, progress: Progress, label: str) -> Callable[[str], None]:
+    config = item.config
+    off = not is_benchmark(item) or config.getoption("benchmark_disable", default=False)
+    devices = () if off else config.stash[SELECTION].machine.devices_for(platform)
     reported: set[str] = set()
 
     def waiting(text: str) -> None:
         if text not in reported:  # once in a log
-            write_log(config, f"{label}: {text}")
+            write_log(config, f"{item.name}: {text}")
         reported.add(text)
         progress.phase(text, None)
 
-    return waiting
+    begun_s = time.monotonic()
+    with ExitStack() as held:
+        try:
+            held.enter_context(
+                lock_devices(
+                    [device.uuid for device in devices if device.uuid],
+                    mode=settings.lock,
+                    waiting=waiting,
+                    unlocked=lambda text: config.issue_config_time_warning(pytest.PytestWarning(text), 2),
+                    timeout_s=settings.timeout_s,
+                )
+            )
+        finally:
+            config.stash[WAITED_S] = config.stash.get(WAITED_S, 0.0) + time.monotonic() - begun_s
+        yield

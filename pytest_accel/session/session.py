@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from datetime import UTC, datetime
 from functools import cache
 
@@ -15,13 +15,14 @@ import pytest
 from _pytest.runner import runtestprotocol  # as re-running plugins do; there is no public function
 
 from pytest_accel.markers import CATALOGUE, DEVICE_FIXTURE, GROUP_FIXTURE, is_benchmark, takes
+from pytest_accel.measure.locks import LockedError
 from pytest_accel.options import SETTINGS, Settings, baselines_root, data_root, settings_of
 from pytest_accel.platforms.catalogue import PlatformName
 from pytest_accel.report.terminal import line_text, vanished_text
 from pytest_accel.report.verdicts import VERDICTS
 from pytest_accel.session.accel import CALL_MEASURE, MEASUREMENT, MEASURING_OFF, SESSION_ID
 from pytest_accel.session.case import Case
-from pytest_accel.session.device import UNFIT, live_progress
+from pytest_accel.session.device import UNFIT, hold_devices, live_progress
 from pytest_accel.session.launcher import launcher_refusal
 from pytest_accel.session.outputs import Outputs
 from pytest_accel.session.recording import refuse_too_many_runs, refuse_unwritable
@@ -188,7 +189,7 @@ class BenchmarkSession:
             if shape is not None:
                 reports = self.run_in_workers(item, shape, nextitem)
             else:
-                reports = runtestprotocol(item, log=False, nextitem=nextitem)
+                reports = self.run_here(item, nextitem)
         if case is not None:
             self.conclude(case, reports)
         if case is not None and case.undecided:
@@ -211,6 +212,17 @@ class BenchmarkSession:
             return None
         shape = shape_of(platform, settings_of(item))
         return shape if shape.process_group else None
+
+    def run_here(self, item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
+        """Run a benchmark in this process; return its reports."""
+        platform = self.cases[item.nodeid].platform
+        try:
+            with ExitStack() as held:
+                with live_progress(self.config, item.name) as progress:
+                    held.enter_context(hold_devices(item, settings_of(item), platform, progress))
+                return runtestprotocol(item, log=False, nextitem=nextitem)
+        except LockedError as error:
+            return reports_of_workers(item, ItemResult.failed(str(error)), nextitem, seconds=0.0)
 
     def run_in_workers(
         self, item: pytest.Item, shape: WorkerShape, nextitem: pytest.Item | None

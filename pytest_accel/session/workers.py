@@ -11,14 +11,14 @@ import pytest
 
 from pytest_accel.distributed.group import GroupAnswer, Order, WorkerGroup
 from pytest_accel.distributed.processes import LocalLauncher, RankCommand, WorkerError
-from pytest_accel.markers import is_benchmark
+from pytest_accel.measure.locks import LockedError
 from pytest_accel.options import Settings
 from pytest_accel.platforms.catalogue import PlatformName
 from pytest_accel.report.terminal import Progress
 from pytest_accel.session.accel import SESSION_ID, extra_info
-from pytest_accel.session.device import wait_until_free
+from pytest_accel.session.device import hold_devices
 from pytest_accel.session.launcher import LAUNCHER_RANKS, bound_by_launcher, worker_arguments
-from pytest_accel.session.selection import SELECTION, TIMER
+from pytest_accel.session.selection import TIMER
 from pytest_accel.session.worker_process import ItemResult
 from pytest_accel.stats.measurement import Measurement
 from pytest_accel.storage.codec import FormatError, decode
@@ -77,8 +77,6 @@ class Workers:
         shape = shape_of(platform, settings)
         if fresh or shape != self._shape or self._group is None or not self._group.alive:
             self.close()
-        if problem := self._not_free(item, platform, settings, progress):
-            return ItemResult.failed(problem)
         order = Order(
             node_id=item.nodeid,
             session=self._config.stash[SESSION_ID],
@@ -86,13 +84,14 @@ class Workers:
             next_node_id=nextitem.nodeid if nextitem is not None else "",
         )
         try:
-            if self._group is None:
-                self._group = self._start(shape, settings, progress)
-                self._shape = shape
-            answer = self._group.run(
-                order, timeout_s=settings.timeout_s, waiting=progress.tick, phase=progress.phase
-            )
-        except WorkerError as error:
+            with hold_devices(item, settings, platform, progress):
+                if self._group is None:
+                    self._group = self._start(shape, settings, progress)
+                    self._shape = shape
+                answer = self._group.run(
+                    order, timeout_s=settings.timeout_s, waiting=progress.tick, phase=progress.phase
+                )
+        except (WorkerError, LockedError) as error:
             self.close()
             return ItemResult.failed(str(error))
         except BaseException:  # Ctrl-C: no process stays
@@ -113,16 +112,6 @@ class Workers:
         group, self._group = self._group, None
         if group is not None:
             group.close()
-
-    def _not_free(
-        self, item: pytest.Item, platform: PlatformName, settings: Settings, progress: Progress
-    ) -> str:
-        """Wait for other sessions on the devices of this node; return why they are not available."""
-        if not is_benchmark(item) or self._config.getoption("benchmark_disable", default=False):
-            return ""
-        devices = self._config.stash[SELECTION].machine.devices_for(platform)
-        uuids = [device.uuid for device in devices if device.uuid]
-        return wait_until_free(self._config, settings, uuids, progress, label=item.name)
 
     def _start(self, shape: WorkerShape, settings: Settings, progress: Progress) -> WorkerGroup:
         progress.phase("starting ranks" if shape.process_group else "starting a process", None)

@@ -1,4 +1,4 @@
-"""Device locks between real processes: waiting, holders and their deaths, unusable folders, ranks of several nodes."""
+"""Device locks between real processes: waiting, holders and their deaths, unusable folders, a session's own."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ import pytest
 from pytest_accel.measure import locks
 from pytest_accel.measure.locks import LockedError, lock_devices, lock_folder
 from pytest_accel.options import Settings
+from pytest_accel.platforms.catalogue import PlatformName
 from pytest_accel.session import device
-from pytest_accel.session.device import RANK_END, WAITED_S, by_leader, exclusive_devices, wait_until_free
+from pytest_accel.session.device import WAITED_S, hold_devices
 
 A, B = "GPU-8f3aab12-0000-0000-0000-000000000001", "GPU-9c000000-0000-0000-0000-000000000002"
 OTHER_USER = 65534
@@ -307,74 +308,19 @@ def test_relative_folder_is_refused(monkeypatch):
 # --- the devices of a benchmark ---------------------------------------------------------------------
 
 
-class Group:
-    """A rank among others, whose answers are known."""
-
-    def __init__(self, rank, found, problems=()):
-        self.rank = rank
-        self._answers = iter([found, *problems])
-
-    def gather(self, mine):
-        found = list(next(self._answers))
-        found[self.rank] = mine
-        return found
-
-
 @pytest.fixture
 def item(pytestconfig, monkeypatch):
-    monkeypatch.setattr(device.host, "node", lambda: "b")
-    return SimpleNamespace(
-        config=SimpleNamespace(stash=pytest.Stash(), pluginmanager=pytestconfig.pluginmanager),
-        name="test_step",
+    monkeypatch.setattr(device, "is_benchmark", lambda item: item.name == "test_step")
+    machine = SimpleNamespace(devices_for=lambda platform: [SimpleNamespace(uuid=A)])
+    stash = pytest.Stash()
+    stash[device.SELECTION] = SimpleNamespace(machine=machine)
+    config = SimpleNamespace(
+        stash=stash, pluginmanager=pytestconfig.pluginmanager, getoption=lambda name, default: False
     )
+    return SimpleNamespace(config=config, name="test_step")
 
 
-def test_one_rank_of_each_node_locks_all_of_its_devices_node_after_node():
-    found = {0: ("b", "GPU-1"), 1: ("b", "GPU-0"), 2: ("a", "GPU-3"), 3: ("a", "GPU-3")}
-    assert list(by_leader(found).items()) == [(2, {"GPU-3"}), (0, {"GPU-0", "GPU-1"})]
-    assert by_leader({0: ("a", ""), 1: ("a", "")}) == {}  # the host
-
-
-@pytest.mark.parametrize(("rank", "said"), [(0, "refused"), (1, "held")])
-def test_leader_holds_the_devices_of_its_node_while_it_measures(item, rank, said):
-    devices = [("b", A), ("b", B)]
-    hardware = SimpleNamespace(uuid=devices[rank][1])
-    with exclusive_devices(item, Settings(), Group(rank, devices, [["", ""]]), hardware):
-        assert said in answer(A)
-        assert said in answer(B)
-    assert answer(A, B) == "held"
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_all_ranks_fail_where_one_is_refused(item, rank):
-    ranks = Group(rank, [("b", A), ("b", B)], [["GPU-8f3aab12 is held by pid 4711", ""]])
-    with (
-        holder(A),
-        pytest.raises(pytest.fail.Exception, match="GPU-8f3aab12 is held by pid"),
-        exclusive_devices(item, Settings(lock="fail"), ranks, SimpleNamespace(uuid=(A, B)[rank])),
-    ):
-        pytest.fail("measured beside another")
-
-
-@pytest.mark.parametrize(("in_rank", "timeout_s"), [(False, 100.0), (True, 90.0)])
-def test_rank_gives_up_waiting_before_its_session_gives_it_up(item, monkeypatch, in_rank, timeout_s):
-    given = []
-
-    @contextmanager
-    def lock(uuids, *, mode, waiting, unlocked, timeout_s):
-        given.append(timeout_s)
-        yield
-
-    monkeypatch.setattr(device, "lock_devices", lock)
-    if in_rank:
-        item.config.stash[RANK_END] = object()
-    with exclusive_devices(
-        item, Settings(timeout_s=100.0), Group(0, [None], [[""]]), SimpleNamespace(uuid=A)
-    ):
-        assert given == [timeout_s]
-
-
-def test_session_waits_for_devices_and_holds_nothing(item, monkeypatch):
+def test_session_waits_for_devices_and_holds_them_while_it_measures(item, monkeypatch):
     said, phases = [], []
     monkeypatch.setattr(device, "write_log", lambda config, text: said.append(text))
     monkeypatch.setattr(locks, "_REPORT_S", 0.0)
@@ -386,11 +332,26 @@ def test_session_waits_for_devices_and_holds_nothing(item, monkeypatch):
                 first.stdin.close()
 
         progress = SimpleNamespace(phase=phase)
-        assert wait_until_free(item.config, Settings(), [A], progress, label="test_step") == ""
+        with hold_devices(item, Settings(), PlatformName("h200"), progress):
+            assert "refused" in answer(A)
+        assert answer(A) == "held"
         assert len(said) == 1, "once in a log"
         assert said[0].startswith(f"test_step: waiting for GPU-8f3aab12: held by pid {first.pid} ")
-        assert answer(A) == "held"
     assert item.config.stash[WAITED_S] > 0
-    with holder(A):
-        problem = wait_until_free(item.config, Settings(lock="fail"), [A], progress, label="test_step")
-    assert problem.startswith("GPU-8f3aab12 is held by pid ")
+
+
+def test_device_that_is_held_is_refused(item):
+    with (
+        holder(A),
+        pytest.raises(LockedError, match="GPU-8f3aab12 is held by pid "),
+        hold_devices(item, Settings(lock="fail"), PlatformName("h200"), None),
+    ):
+        pytest.fail("measured beside another")
+
+
+@pytest.mark.parametrize("change", [{"name": "test_plain"}, {"disabled": True}])
+def test_item_that_measures_nothing_does_not_wait(item, change):
+    item.name = change.get("name", item.name)
+    item.config.getoption = lambda name, default: change.get("disabled", False)
+    with holder(A), hold_devices(item, Settings(lock="fail"), PlatformName("h200"), None):
+        pass

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
 
 from pytest_accel.distributed.group import GroupAnswer, RankAnswer
-from pytest_accel.distributed.processes import WorkerError
+from pytest_accel.measure.locks import LockedError
 from pytest_accel.options import Settings
 from pytest_accel.platforms.catalogue import PlatformName
 from pytest_accel.session import workers
 from pytest_accel.session.accel import SESSION_ID
-from pytest_accel.session.selection import SELECTION
 from pytest_accel.session.workers import Workers, merge_answers
 
 
@@ -128,45 +128,14 @@ class TestDoesNotFit:
         assert found.unfit is None
 
 
-class TestDevicesOfOthers:
-    """The session waits for them, and gives no order meanwhile."""
+def test_unavailable_device_is_a_failure_and_no_process_is_started(monkeypatch):
+    @contextmanager
+    def held(*_):
+        raise LockedError("GPU-1 is held by pid 4711")
+        yield
 
-    @pytest.fixture
-    def run(self, monkeypatch):
-        waited, started = [], []
-
-        def wait(config, settings, uuids, progress, *, label):
-            waited.append((label, uuids))
-            return "GPU-1 is held by pid 4711"
-
-        def start(*_):
-            started.append(True)
-            raise WorkerError("no ranks here")
-
-        monkeypatch.setattr(workers, "wait_until_free", wait)
-        monkeypatch.setattr(Workers, "_start", start)
-        machine = SimpleNamespace(devices_for=lambda platform: [SimpleNamespace(uuid="GPU-1")])
-
-        def of(*, benchmark=True, disabled=False):
-            monkeypatch.setattr(workers, "is_benchmark", lambda item: benchmark)
-            config = SimpleNamespace(
-                stash={SELECTION: SimpleNamespace(machine=machine), SESSION_ID: "s"},
-                getoption=lambda name, default: disabled,
-            )
-            item = SimpleNamespace(name="test_step", nodeid="test_step")
-            return Workers(config).run(item, PlatformName(device="h200"), Settings(), None, fresh=True)
-
-        of.waited, of.started = waited, started
-        return of
-
-    def test_unavailable_device_is_a_failure_and_no_process_is_started(self, run):
-        found = run()
-        assert (found.outcome, found.text) == ("failed", "GPU-1 is held by pid 4711")
-        assert run.waited == [("test_step", ["GPU-1"])]
-        assert not run.started
-
-    @pytest.mark.parametrize("how", [{"benchmark": False}, {"disabled": True}])
-    def test_item_that_measures_nothing_does_not_wait(self, run, how):
-        assert run(**how).text == "no ranks here"
-        assert not run.waited
-        assert run.started
+    monkeypatch.setattr(workers, "hold_devices", held)
+    monkeypatch.setattr(Workers, "_start", lambda *_: pytest.fail("a process was started"))
+    config, item = SimpleNamespace(stash={SESSION_ID: "s"}), SimpleNamespace(nodeid="test_step")
+    found = Workers(config).run(item, PlatformName(device="h200"), Settings(), None, fresh=True)
+    assert (found.outcome, found.text) == ("failed", "GPU-1 is held by pid 4711")

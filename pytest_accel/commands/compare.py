@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from pytest_accel.commands.registry import BASELINES, KEYWORD, argument, baselines_folder, by_keyword, command
@@ -70,20 +71,20 @@ def _tolerance(text: str) -> float | None:
 
 def _status(found: Comparison) -> int:
     """Return the exit status; a comparison that judged nothing, or misses benchmarks, is not green."""
-    judged = sum(1 for each in found.judged if each.judgement.was_judged)
-    failed = sum(1 for each in found.lost if each.judgement.failed)
-    missing, elsewhere = len(found.lost) - failed, len(found.unjudged) - len(found.lost)
+    from pytest_accel.stats.gate import Outcome
+
+    statuses = Counter(each.judgement.status for each in found.judged)
+    regressed = sum(each.judgement.outcome is Outcome.REGRESSED for each in found.judged)
     counts = {
-        "judged": judged,
-        "regressed": len(found.regressions),
-        "failed or went unmeasured": failed,
-        "missing from the later set (choose what both have with -k)": missing,
-        "not judged, for the reasons above": elsewhere,
+        "regressed": regressed,
+        "failed or went unmeasured": statuses["failed"],
+        "missing from the later set (choose what both have with -k)": statuses["missing"],
+        "not judged, for the reasons above": statuses["not-judged"],
     }
-    words = ", ".join(f"{number} {what}" for what, number in counts.items() if number or what == "judged")
-    is_green = judged and not found.regressions and not found.lost
-    if not is_green or elsewhere:
-        print(
-            f"--fail-on-regression: {words}{'' if is_green else ', and that is not green'}", file=sys.stderr
-        )
+    judged = statuses["judged"] + statuses["same-runs"]
+    is_green = judged and not (regressed or statuses["failed"] or statuses["missing"])
+    if not is_green or statuses["not-judged"]:
+        words = [f"{judged} judged", *(f"{number} {what}" for what, number in counts.items() if number)]
+        end = "" if is_green else ", and that is not green"
+        print(f"--fail-on-regression: {', '.join(words)}{end}", file=sys.stderr)
     return 0 if is_green else 1

@@ -27,19 +27,12 @@ if TYPE_CHECKING:
 
 _FINISHED = (0, 1)  # pytest's exit statuses: all passed, some failed
 _BROKEN = 3  # pytest's status of an internal error
-_REFUSED = {
-    **dict.fromkeys(
-        [f"--accel-{name}" for name in ("record", "update", "reason", "baselines", "json", "history")]
-        + ["--accel-missing-baseline"],
-        "this command sets it, and measures into a folder of its own. Leave it out.",
-    ),
-    **dict.fromkeys(
-        ["--accel-report", "--benchmark-json", "--junitxml", "--junit-xml"],
-        "each process would overwrite it. Leave it out: the folder has the results of all, and `pytest-accel report` "
-        "makes the page of any of them.",
-    ),
-    "--accel-slowdown": "it would slow both. Give it to the new one alone: 'env PYTEST_ADDOPTS=--accel-slowdown=10% CMD'.",
-}
+# This command sets them, or each process would overwrite the file, or both environments would be slowed.
+_REFUSED = (
+    *(f"--accel-{name}" for name in ("record", "update", "reason", "baselines", "json", "history")),
+    *("--accel-missing-baseline", "--accel-report", "--accel-slowdown"),
+    *("--benchmark-json", "--junitxml", "--junit-xml"),
+)
 
 
 @command(
@@ -265,7 +258,10 @@ def _new_folder(named: str | None) -> Path:
 def _refuse_arguments(arguments: Sequence[str]) -> None:
     for option in (word.partition("=")[0] for word in arguments):
         if option in _REFUSED:
-            raise ValueError(f"{option} after --: {_REFUSED[option]}")
+            raise ValueError(
+                f"{option} after --: leave it out. All results go into the folder of --keep, and `pytest-accel report` makes the "
+                "page of any of them. To slow one environment: 'env PYTEST_ADDOPTS=--accel-slowdown=10% CMD'."
+            )
 
 
 # --- environments -----------------------------------------------------------------------------------

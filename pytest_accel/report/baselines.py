@@ -16,7 +16,7 @@ from pytest_accel.stats.quantities import counted, inert, percent, printable, si
 from pytest_accel.storage.baselines import BaselineEntry, BaselineFile
 from pytest_accel.storage.codec import encode
 
-_ENVIRONMENT_FACTS = (
+_ENVIRONMENT_FACTS = [
     "device_name",
     "power_limit_w",
     "cpu_model",
@@ -25,7 +25,7 @@ _ENVIRONMENT_FACTS = (
     "torch",
     "python",
     "container_image",
-)
+]
 
 # --- stored runs ------------------------------------------------------------------------------------
 
@@ -98,18 +98,8 @@ def _table(stored: Sequence[ShownBenchmark]) -> list[str]:
                 "; ".join(filter(None, [provisional, found.too_noisy, found.no_gate, anchored])) or "ok",
             ]
         )
-    titles = [
-        "benchmark",
-        "runs>",
-        "sessions>",
-        "throughput>",
-        "unit",
-        "±>",
-        "noise>",
-        "resolves>",
-        "tolerance>",
-    ]
-    return text_table([*titles, "state"], rows)
+    titles = "benchmark, runs>, sessions>, throughput>, unit, ±>, noise>, resolves>, tolerance>, state"
+    return text_table(titles, rows)
 
 
 def _environments(stored: Sequence[ShownBenchmark]) -> Iterator[str]:

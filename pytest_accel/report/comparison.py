@@ -159,7 +159,7 @@ def _verdicts(comparison: Comparison) -> Iterator[str]:
             yield f"    {changes if found.changes else 'nothing in the recorded environment changed'}"
     reasons: dict[tuple[str, str], list[str]] = {}
     several = len({each.side.label for each in comparison.judged}) > 1
-    for each in comparison.unjudged:
+    for each in (each for each in comparison.judged if each.judgement.why_not):
         where = f" ({each.side.label})" if several else ""
         reasons.setdefault((where, each.judgement.why_not), []).append(each.name)
     for (where, why), names in reasons.items():
@@ -204,9 +204,7 @@ def _json(comparison: Comparison) -> str:
 
 def _outcome(each: Judged) -> str:
     found = each.judgement
-    if found.outcome is not None:
-        return found.outcome.value
-    return "same-runs" if found.unchanged else "missing" if found.missing else "not-judged"
+    return found.outcome.value if found.outcome else found.status
 
 
 def _judged(each: Judged) -> dict[str, Any]:

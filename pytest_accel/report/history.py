@@ -103,32 +103,12 @@ def series_table(points: Sequence[Point]) -> list[str]:
         ]
         for point in points
     ]
-    titles = [
-        "when (UTC)",
-        "session",
-        "revision",
-        "runs>",
-        "step>",
-        f"{unit}>",
-        "against baseline>",
-        "verdict",
-    ]
-    return text_table([*titles, "environment"], rows)
+    titles = f"when (UTC), session, revision, runs>, step>, {unit}>, against baseline>, verdict, environment"
+    return text_table(titles, rows)
 
 
 def sessions_table(sessions: Sequence[SessionFacts]) -> list[str]:
     """Return a row a session, the newest first."""
-    titles = [
-        "when (UTC)",
-        "session",
-        "revision",
-        "host",
-        "benchmarks>",
-        "measured>",
-        "failed>",
-        "exit>",
-        "took>",
-    ]
     rows = [
         [
             _moment(each.at),
@@ -140,6 +120,7 @@ def sessions_table(sessions: Sequence[SessionFacts]) -> list[str]:
         ]
         for each in sessions
     ]
+    titles = "when (UTC), session, revision, host, benchmarks>, measured>, failed>, exit>, took>"
     return text_table(titles, rows)
 
 
@@ -169,7 +150,9 @@ def _moment(at: str) -> str:
     return printable(at)[:16].replace("T", " ")
 
 
-def text_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return a table; a title that ends in `>` is of figures."""
-    columns = [Column(title=title.removesuffix(">"), right=title.endswith(">")) for title in titles]
+def text_table(titles: str, rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return a table; titles are separated by commas, and one that ends in `>` is of figures."""
+    columns = [
+        Column(title=title.removesuffix(">"), right=title.endswith(">")) for title in titles.split(", ")
+    ]
     return lines_of(columns, [[Cell(text=printable(cell)) for cell in row] for row in rows])

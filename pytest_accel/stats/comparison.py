@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Protocol
+from typing import Literal, Protocol
 
 from pytest_accel.stats.energy import units_per_wh, wh_per_epoch
 from pytest_accel.stats.environment import Change, Environment, describe, diff, diff_identity
@@ -147,32 +147,27 @@ class Judgement:
     verdicts: tuple[Verdict, ...] = ()  # of the throughput first, then of gated metrics
     outcome: Outcome | None = None  # the worst of them; None where nothing was judged
     changes: tuple[Change, ...] = ()  # of the environment, most likely causes first
-    unchanged: bool = False  # the very same runs
     why_not: str = ""
-    failed: bool = False  # it was measured badly or not at all, so that a loss could hide here
-    missing: bool = False  # the later set does not have it
-
-    @property
-    def was_judged(self) -> bool:
-        return self.outcome is not None or self.unchanged
+    # `same-runs`: the very same. `failed`, `missing`: it is not known there, so that a loss could hide.
+    status: Literal["judged", "same-runs", "not-judged", "failed", "missing"] = "judged"
 
 
 def judged(baseline: Entry, candidate: Entry, tolerance: float | None = None) -> Judgement:
     """Judge the runs of a candidate that the baseline does not have, where both are comparable."""
     if why := why_unusable(candidate.status, candidate.runs):
-        return Judgement(why_not=why, failed=True)
+        return Judgement(why_not=why, status="failed")
     if why := why_unusable(baseline.status, baseline.runs):
-        return Judgement(why_not=f"{why} in the first set")
+        return Judgement(why_not=f"{why} in the first set", status="not-judged")
     if changes := configuration_changes(baseline, candidate):
-        return Judgement(why_not=f"the benchmark changed ({', '.join(changes)})")
+        return Judgement(why_not=f"the benchmark changed ({', '.join(changes)})", status="not-judged")
     fresh = [run for run in candidate.runs if not is_stored(run, baseline.runs)]
     if not fresh:
-        return Judgement(unchanged=True)
+        return Judgement(status="same-runs")
     newest = candidate.environment_of(fresh[-1])
     stored = [run for run in baseline.runs if baseline.environment_of(run).identity == newest.identity]
     if not stored:
         elsewhere = describe(diff_identity(baseline.environment_of(baseline.runs[-1]), newest))
-        return Judgement(why_not=f"another machine ({elsewhere})")
+        return Judgement(why_not=f"another machine ({elsewhere})", status="not-judged")
     runs = [run for run in fresh if candidate.environment_of(run).identity == newest.identity]
     policy = _policy(tolerance, candidate.tolerance, baseline.tolerance)
     verdict = judge(stored, runs, policy)

@@ -140,8 +140,6 @@ def _typical(runs: Sequence[Run], metric: str) -> float:
 
 # --- names of metrics -------------------------------------------------------------------------------
 
-# --- names of metrics -------------------------------------------------------------------------------
-
 # As runs store them: in baselines, in results, in the history. What a benchmark adds itself (`metrics=`) stands beside.
 OF_ANY_STEP: Mapping[str, str] = {
     "host_cpu_s_per_step": "CPU time that the process spent on a step, in seconds.",

@@ -88,19 +88,6 @@ class Comparison:
     rows: tuple[Row, ...]
     judged: tuple[Judged, ...]
 
-    @property
-    def regressions(self) -> tuple[Judged, ...]:
-        return tuple(each for each in self.judged if each.judgement.outcome is Outcome.REGRESSED)
-
-    @property
-    def unjudged(self) -> tuple[Judged, ...]:
-        return tuple(each for each in self.judged if not each.judgement.was_judged)
-
-    @property
-    def lost(self) -> tuple[Judged, ...]:
-        """Benchmarks that failed in a later set or are missing from it: their speed there is unknown."""
-        return tuple(each for each in self.judged if each.judgement.failed or each.judgement.missing)
-
 
 def compare(
     sides: Sequence[Side],
@@ -202,7 +189,7 @@ def _judged(groups: Sequence[Group], sides: Sequence[Side], tolerance: float | N
                 judgement = (
                     judged(old, new, tolerance)
                     if new and new.key == old.key
-                    else Judgement(why_not="it is missing there", missing=True)
+                    else Judgement(why_not="it is missing there", status="missing")
                 )
                 yield Judged(
                     key=old.key, name=old.name, side=side, baseline=sides[before], judgement=judgement

@@ -299,10 +299,10 @@ def test_interrupt_keeps_and_reports_complete_blocks(site):
     [
         (("--blocks", "1", "--", "x"), "--blocks 1: one block alone fails nothing"),
         (("--blocks", "21", "--", "x"), "Name 2 to 20"),
-        (("--", "x", "--accel-record"), "--accel-record after --: this command sets it"),
+        (("--", "x", "--accel-record"), "--accel-record after --: leave it out"),
         (
             ("--", "x", "--accel-missing-baseline=fail"),
-            "--accel-missing-baseline after --: this command sets it",
+            "--accel-missing-baseline after --: leave it out",
         ),
     ],
 )

@@ -185,19 +185,15 @@ class StepMetrics:
                 "device computes alone. Leave it out, or give all images one shape with image_size=."
             )
 
-    @property
-    def gates(self) -> dict[str, float | None]:
-        gates: dict[str, float | None] = {}
-        if self.step.loads and not self.step.varied:
-            gates["loader_efficiency"] = None
-        if "accuracy" in self.learned:
-            gates["accuracy"] = self.accuracy_tolerance
-        return gates
-
     def measured(self, accel: Accel, *, loss: Callable[[], float] | None = None) -> Measurement | None:
         """Measure the step, then its parts."""
         self.check()
         step = self.step
+        gates: dict[str, float | None] = {}
+        if step.loads and not step.varied:
+            gates["loader_efficiency"] = None
+        if "accuracy" in self.learned:
+            gates["accuracy"] = self.accuracy_tolerance
         found = accel.measure(
             step,
             work=step.work,
@@ -210,17 +206,13 @@ class StepMetrics:
             loss=loss,
             check=step.check,
             metrics=partial(self._parts, accel),
-            gates=self.gates,
+            gates=gates,
             warmup_steps=step.buffered,
             burst=1 if step.varied else step.burst,  # varied steps show no rhythm of a loader
         )
         if found is not None:  # of all ranks, so that all of them fail or none
             check_loader_efficiency(
-                found.run.metrics,
-                self.min_loader_efficiency,
-                work=found.work_per_step,
-                unit=step.unit,
-                resident=found.configuration["data_source"] == "resident",
+                found.run.metrics, self.min_loader_efficiency, work=found.work_per_step, unit=step.unit
             )
         return found
 
@@ -264,20 +256,17 @@ def loader_metrics(
 
 
 def check_loader_efficiency(
-    metrics: Mapping[str, float], least: float | None, *, work: float, unit: str, resident: bool
+    metrics: Mapping[str, float], least: float | None, *, work: float, unit: str
 ) -> None:
     """Raise StepError where the loader leaves less of the computing rate than required."""
     efficiency = metrics.get("loader_efficiency")
     if least is None or efficiency is None or efficiency >= least:
         return
     loader, compute = (work / metrics[f"{part}_step_s"] for part in ("loader", "compute"))
-    remedy = "More workers=, decode='device', or data on a faster disk."
-    if resident:
-        remedy = "Samples are picked and cropped on the device itself: a larger batch, or augment=False."
     raise StepError(
         f"min_loader_efficiency: {efficiency:.1%} of what the device computes alone is left with its loader, and "
         f"{least:.0%} were required: the loader alone gives {loader:,.0f} {unit}/s, the device alone takes "
-        f"{compute:,.0f}. {remedy}"
+        f"{compute:,.0f}. More workers=, decode='device', data on a faster disk, or a larger batch."
     )
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import pickle
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -16,6 +14,7 @@ import torch
 from pytest_accel.measure.errors import unknown_value
 from pytest_accel.workloads.data.files import (
     IMAGE_SETS,
+    DataError,
     Split,
     find_folder,
     missing,
@@ -34,11 +33,6 @@ Tensor: TypeAlias = Any  # torch is untyped here
 EncodedBatch: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]  # all bytes, length of each, labels, indices
 
 CIFAR_RECORD_BYTES = 2 + 3 * 32 * 32  # the coarse label, the fine one, then red, green and blue planes
-# Size in bytes and MD5 of the published pickles, as torchvision 0.25 has them (datasets/cifar.py).
-CIFAR_PICKLES = {
-    "train": (155_249_918, "16019d7e3df5f24257cddd939b257f8d"),
-    "test": (31_049_707, "f0ef6b0ae62326f3e7ffdfab6717acfc"),
-}
 MNIST_PREFIX = {"train": "train", "test": "t10k"}
 DIGITS_MAX = 16  # a value counts the inked pixels of a 4 x 4 block
 SPLIT_FOLDERS = {"train": ("train",), "test": ("val", "test")}
@@ -135,32 +129,28 @@ def _in_memory(images: NDArray[np.uint8], labels: Any, name: str, path: Path) ->
 
 
 def _read_cifar100(root: Path | None, split: Split) -> ArrayImages:
-    """Read the binary file where it is there, else the published pickle."""
+    """Read the binary file where it is there, else the published pickle and no other: a pickle is a program."""
     folder = find_folder(root, "cifar100", "cifar-100-binary", "cifar-100-python")
     if folder.name == "cifar-100-python":
-        images, labels = _unpickle_published(folder / split, split)
-        return _in_memory(images.reshape(-1, 3, 32, 32), labels, "cifar100", folder / split)
+        from torchvision.datasets import CIFAR100
+
+        try:
+            with reading(folder):
+                published = CIFAR100(folder.parent, train=split == "train")  # it checks all MD5s
+        except RuntimeError as error:
+            if isinstance(error, DataError):
+                raise
+            problem = "not the published files, and another pickle could run code"
+            remedy = "Extract cifar-100-python.tar.gz again. For other images write cifar-100-binary/."
+            raise unreadable(folder, problem, remedy) from None
+        images = np.ascontiguousarray(published.data.transpose(0, 3, 1, 2))
+        return _in_memory(images, published.targets, "cifar100", folder)
     path = folder / f"{split}.bin"
     data = read_bytes(path).numpy()
     if len(data) % CIFAR_RECORD_BYTES:
         raise unreadable(path, f"torn: {len(data)} bytes are not whole records of {CIFAR_RECORD_BYTES}")
     records = data.reshape(-1, CIFAR_RECORD_BYTES)
     return _in_memory(records[:, 2:].reshape(-1, 3, 32, 32), records[:, 1], "cifar100", path)
-
-
-def _unpickle_published(path: Path, split: Split) -> tuple[NDArray[np.uint8], list[int]]:
-    """Unpickle the published bytes and no others: a pickle is a program."""
-    size_bytes, md5 = CIFAR_PICKLES[split]
-    with reading(path):
-        data = path.read_bytes() if path.stat().st_size == size_bytes else b""
-    if hashlib.md5(data, usedforsecurity=False).hexdigest() != md5:
-        problem = "not the published file, and another pickle could run code"
-        remedy = (
-            "Extract the published cifar-100-python.tar.gz again. For other images write cifar-100-binary/."
-        )
-        raise unreadable(path, problem, remedy)
-    content = pickle.loads(data, encoding="bytes")  # noqa: S301 - known bytes, written by Python 2
-    return content[b"data"], content[b"fine_labels"]
 
 
 def _read_mnist(root: Path | None, split: Split) -> ArrayImages:

@@ -275,15 +275,8 @@ def build_detector(name: str, *, num_classes: int | None = None, **options: Any)
     return TorchvisionDetector(models.get_model(name, **options))
 
 
-class Detections(NamedTuple):
-    """Output of a detector in eval mode."""
-
-    images: list[dict[str, Tensor]]  # of each: "boxes" by corners in pixels, "labels", "scores"
-    heads: list[Any]  # raw outputs: numbers that are not finite make no box
-
-
 class TorchvisionDetector(nn.Module):
-    """torchvision's Faster R-CNN: Scenes -> losses by name in training, Detections in eval mode.
+    """torchvision's Faster R-CNN: Scenes -> losses by name in training; in eval mode found boxes, and raw outputs.
 
     Images were resized and normalized on the way to the device. Coordinates stay in fp32: a step of bf16 is eight pixels at
     the right of a wide image. The backbone's batch norms stay in eval mode, as detectors of two images a device are
@@ -323,10 +316,9 @@ class TorchvisionDetector(nn.Module):
             counted, self._heads = self._counted(images), []
             return {"counted": counted}
         if not self.training or targets is None:
-            self._heads = []
             found = self.detector(Padded(images=images, sizes=sizes.tolist()))
-            heads, self._heads = self._heads, []
-            return Detections(images=found, heads=heads)
+            heads, self._heads = self._heads, []  # numbers that are not finite make no box
+            return found, heads
         # The number of boxes is a shape in this library: the only place where our part waits for the device.
         known = torch.cat([sizes, targets.valid.sum(dim=1, keepdim=True)], dim=1).tolist()
         padded = Padded(images=images, sizes=[(height, width) for height, width, _ in known])

@@ -75,9 +75,9 @@ def test_low_loader_efficiency_reports_both_rates_and_the_remedy():
         match=r"^min_loader_efficiency: 80.0% of .* 90% were required: the loader alone gives 5,000 images/s, "
         r"the device alone takes 12,500. More workers=",
     ):
-        check_loader_efficiency(METRICS, 0.9, work=100, unit="images", resident=False)
+        check_loader_efficiency(METRICS, 0.9, work=100, unit="images")
     for metrics, least in ((METRICS, None), (METRICS, 0.8), ({}, 0.9)):
-        check_loader_efficiency(metrics, least, work=100, unit="images", resident=False)
+        check_loader_efficiency(metrics, least, work=100, unit="images")
 
 
 def test_latency_percentiles_grow():

@@ -169,8 +169,8 @@ def test_benchmark_that_takes_too_long_is_ended_and_delays_no_other(suite, capsy
     )
     program = (
         "import sys\nfrom pytest_accel.cli import main\nfrom pytest_accel.commands import runner\n"
-        "runner._STOPS = ((runner.signal.SIGINT, 2.0), (runner.signal.SIGKILL, 5.0))\n"
-        "sys.exit(main(['compile', '--jobs', '2', '--timeout', '12s', '--', 'test_suite.py', '-k', 'deaf or good']))"
+        "runner._STOPS = ((runner.signal.SIGINT, 0.5), (runner.signal.SIGKILL, 5.0))\n"
+        "sys.exit(main(['compile', '--jobs', '2', '--timeout', '6s', '--', 'test_suite.py', '-k', 'deaf or good']))"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=LONG_S, check=False

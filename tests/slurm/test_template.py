@@ -14,7 +14,12 @@ from tests.slurm.conftest import wait_for
 pytestmark = pytest.mark.slow
 
 QUICK = ("-m", "cpun2", "--accel-budget=60ms", "-oaccel_warmup=50ms", "--accel-json=results.json")
-MEASURES = """
+SHORT_CHECK = """
+from pytest_accel.distributed import device_check
+
+device_check.MEASURED_S = device_check.SWEEP_S = device_check.WARMUP_S = 0.005
+"""
+MEASURES = f"""{SHORT_CHECK}
 from pytest_accel import cpun2
 
 @cpun2
@@ -30,7 +35,9 @@ def test_fails(accel, rank):
     assert rank != 1, "of the second node"
 """
 )
-WAITS = """
+WAITS = (
+    SHORT_CHECK
+    + """
 import os, pathlib, time
 
 from pytest_accel import cpun2
@@ -40,6 +47,7 @@ def test_waits(accel, rank):
     pathlib.Path(f"pid-{rank}").write_text(str(os.getpid()))
     time.sleep(600)
 """
+)
 
 
 def test_failure_of_one_rank_is_the_status_of_the_job_and_all_results_are_written(submit, tmp_path):

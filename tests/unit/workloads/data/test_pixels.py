@@ -118,7 +118,7 @@ def test_digits_are_shifted_and_not_mirrored():
     found = PixelTransform(model_input(size=16, mirrors=False), augment=True)(pixels)
     only_cut = shift_randomly(pixels, torch.Generator().manual_seed(0))
     torch.testing.assert_close(found.double(), normalized(only_cut), atol=1e-5, rtol=0)
-    assert [each.name for each in IMAGE_SETS.values() if not each.mirrors] == ["mnist", "digits"]
+    assert [name for name, each in IMAGE_SETS.items() if not each.mirrors] == ["mnist", "digits"]
 
 
 def test_augmentation_follows_the_seed_and_the_batch():

@@ -295,9 +295,6 @@ def notes(sessions: Sessions) -> Iterator[str]:
     )
     for side, slowed in counts.items():
         yield f"{side}: {counted(slowed, 'run')} delayed on purpose by --accel-slowdown"
-    if len(hosts := dict.fromkeys(each.host for each in sessions.values() if each.host)) > 1:
-        # A note only: Podman gives every container a host name of its own.
-        yield f"measured on hosts of several names ({', '.join(hosts)}): it must be one node"
     # An unusable run is never dropped in silence.
     replaced = Counter(
         (result.name, slot.side, result.status.value)

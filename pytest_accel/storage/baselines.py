@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from pytest_accel.stats.comparison import configuration_changes
 from pytest_accel.stats.environment import Environment, describe, diff_identity, fingerprint
 from pytest_accel.stats.run import MAX_RUNS, Run, Scalar
-from pytest_accel.storage.codec import EXACT, FormatError, decode, encode, loads
+from pytest_accel.storage.codec import EXACT, FormatError, check_version, decode, encode, loads
 from pytest_accel.storage.codec import render as render_json
 from pytest_accel.storage.files import LOCK_TIMEOUT_S, StorageError, format_errors, locked, read_text
 
@@ -164,7 +164,7 @@ def parse(text: str, where: str) -> BaselineFile:
     """Return the file as a value, or raise BaselineError with the place of its first fault."""
     with format_errors(where, BaselineError):
         top: Any = loads(text)
-        _check_version(top)
+        check_version(top, SCHEMA_VERSION, "a baseline file")
         file = decode(BaselineFile, top, derived=_DERIVED)
         check_keys(file.environments)
         for key, entry in file.benchmarks.items():
@@ -172,18 +172,6 @@ def parse(text: str, where: str) -> BaselineFile:
                 entry, top["benchmarks"][key].get("configuration_hash"), file.environments, _place(key)
             )
         return file
-
-
-def _check_version(top: Any) -> None:  # noqa: ANN401 - whatever JSON holds
-    """Refuse another schema before anything else: it may mean something else by the same keys."""
-    if not isinstance(top, dict) or "schema_version" not in top:
-        raise FormatError("", 'the key "schema_version" is missing: this is not a baseline file')
-    version = decode(int, top["schema_version"], "schema_version")
-    if version != SCHEMA_VERSION:
-        problem = f"{version} is not the schema that this pytest-accel reads ({SCHEMA_VERSION})"
-        is_newer = version > SCHEMA_VERSION
-        remedy = "Upgrade pytest-accel (pip install --upgrade pytest-accel)." if is_newer else ""
-        raise FormatError("schema_version", problem, remedy)
 
 
 def check_keys(environments: Mapping[str, Environment]) -> None:

@@ -93,6 +93,17 @@ def loads(text: str) -> object:
         raise FormatError("", "nested too deep") from None
 
 
+def check_version(top: object, expected: int, what: str) -> None:
+    """Refuse another schema before anything else: it may mean something else by the same keys."""
+    if not isinstance(top, dict) or "schema_version" not in top:
+        raise FormatError("", f'the key "schema_version" is missing: this is not {what}')
+    version = decode(int, top["schema_version"], "schema_version")
+    if version != expected:
+        problem = f"{version} is not the schema that this pytest-accel reads ({expected})"
+        remedy = "Upgrade pytest-accel (pip install --upgrade pytest-accel)." if version > expected else ""
+        raise FormatError("schema_version", problem, remedy)
+
+
 def decode(kind: type[T], value: object, place: str = "", *, derived: frozenset[str] = frozenset()) -> T:
     """Return a plain JSON value as a value of `kind`, or raise FormatError; keys in `derived` may be no fields."""
     try:

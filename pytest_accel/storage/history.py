@@ -294,14 +294,12 @@ class History:
             problem = "is an SQLite file, but no history of pytest-accel's"
             raise self._error(problem, "Name another file for the history; this one is untouched.")
         if version != SCHEMA_VERSION:
-            age = "newer" if version > SCHEMA_VERSION else "older"
-            remedy = (
-                "Upgrade pytest-accel (pip install --upgrade pytest-accel)"
-                if age == "newer"
-                else "Move it away and add the files of --accel-json with `pytest-accel history --import`"
+            problem = f"its schema {version} is not the one that this pytest-accel reads ({SCHEMA_VERSION})"
+            raise self._error(
+                problem,
+                "Upgrade pytest-accel where it is newer; else move the file away and add the files of --accel-json with "
+                "`pytest-accel history --import`.",
             )
-            problem = f"its schema {version} is {age} than this pytest-accel reads ({SCHEMA_VERSION})"
-            raise self._error(problem, f"{remedy}, or name another file (--accel-history).")
         return False
 
     def _exists(self) -> bool:

@@ -14,7 +14,7 @@ from pytest_accel.platforms.catalogue import closest
 from pytest_accel.stats.quantities import percent, si
 from pytest_accel.stats.run import Scalar, is_real
 from pytest_accel.storage.baselines import MAX_BYTES, PUBLISHED
-from pytest_accel.storage.codec import FormatError, decode, loads
+from pytest_accel.storage.codec import check_version, decode, loads
 from pytest_accel.storage.files import StorageError, format_errors, read_text
 
 SCHEMA_VERSION = 1
@@ -132,11 +132,9 @@ def read_study(path: Path) -> Study:
     if text is None:
         raise PublishedError(str(path), "", "does not exist", "Name another.")
     with format_errors(str(path), PublishedError):
-        study = decode(Study, loads(text))
-        if study.schema_version != SCHEMA_VERSION:
-            problem = f"{study.schema_version} is no schema that this pytest-accel reads ({SCHEMA_VERSION})"
-            raise FormatError("schema_version", problem, "Upgrade pytest-accel.")
-        return study
+        top = loads(text)
+        check_version(top, SCHEMA_VERSION, "a study")
+        return decode(Study, top)
 
 
 def linked_figures(figures: Iterable[Figure], link: str) -> tuple[Figure, ...]:

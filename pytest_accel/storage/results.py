@@ -15,7 +15,7 @@ from pytest_accel.storage.baselines import (
     check_time,
     check_tolerance,
 )
-from pytest_accel.storage.codec import FormatError, decode, encode, loads
+from pytest_accel.storage.codec import FormatError, check_version, decode, encode, loads
 from pytest_accel.storage.codec import render as render_json
 from pytest_accel.storage.files import StorageError, format_errors, is_special_file, read_text, write_atomic
 
@@ -86,13 +86,7 @@ def parse(text: str, where: str) -> SessionResults:
         top = loads(text)
         if not isinstance(top, dict) or top.get("kind") != KIND:
             raise FormatError("", "this is no file of results", _REMEDY)
-        version = decode(int, top.get("schema_version", 0), "schema_version")
-        if version != SCHEMA_VERSION:
-            raise FormatError(
-                "schema_version",
-                f"{version!r} is not the schema that this pytest-accel reads ({SCHEMA_VERSION})",
-                "Upgrade pytest-accel, or write the file again with this version.",
-            )
+        check_version(top, SCHEMA_VERSION, "a file of results")
         session = decode(SessionResults, top, derived=_DERIVED)
         _check(check_time, "at", session.at)
         check_keys(session.environments)

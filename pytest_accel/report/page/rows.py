@@ -98,8 +98,22 @@ def picture(verdict: Verdict | None) -> list[float] | None:
 # --- columns ----------------------------------------------------------------------------------------
 
 
-def _figure(value: float | None, text: Callable[[float], str]) -> PageCell:
-    return NOTHING if value is None else (text(value), value)
+def _figures(
+    key: str,
+    title: str,
+    value: Callable[[Result], float | None],
+    text: Callable[[float], str],
+    about: str = "",
+    *,
+    lesser: int = 0,
+) -> PageColumn:
+    """Return a column of numbers; empty where there is none."""
+
+    def cell(result: Result) -> PageCell:
+        found = value(result)
+        return NOTHING if found is None else (text(found), found)
+
+    return PageColumn(key, title, cell, about, right=True, lesser=lesser)
 
 
 def _verdict(result: Result) -> PageCell:
@@ -125,19 +139,8 @@ def _reference(result: Result, *, expected: bool) -> PageCell:
 
 
 def _throughput(result: Result) -> PageCell:
-    return _figure(result.throughput, lambda value: f"{si(value)} {result.unit}/s")
-
-
-def _noise(result: Result) -> PageCell:
-    return _figure(result.plus_minus if result.runs else None, percent)
-
-
-def _baseline(result: Result) -> PageCell:
-    return _figure(result.baseline_throughput if result.runs else None, si)
-
-
-def _scaling(result: Result) -> PageCell:
-    return _figure(result.scaling.efficiency if result.scaling else None, percent)
+    value = result.throughput
+    return NOTHING if value is None else (f"{si(value)} {result.unit}/s", value)
 
 
 _CHANGE = "What decided, with its bounds: the shaded middle is the tolerance, left of it is worse"
@@ -149,31 +152,25 @@ COLUMNS = (
     PageColumn("platform", "Platform", lambda result: (result.platform, result.platform)),
     PageColumn("suite", "Suite", lambda result: (result.suite, result.suite), lesser=2),
     PageColumn("throughput", "Throughput", _throughput, right=True),
-    PageColumn("noise", "±", _noise, "95 % interval of run-to-run noise", right=True, lesser=1),
-    PageColumn("baseline", "Baseline", _baseline, "Throughput of its stored runs", right=True),
+    _figures(
+        *("noise", "±", lambda result: result.plus_minus if result.runs else None, percent),
+        "95 % interval of run-to-run noise",
+        lesser=1,
+    ),
+    _figures(
+        *("baseline", "Baseline", lambda result: result.baseline_throughput if result.runs else None, si),
+        "Throughput of its stored runs",
+    ),
     PageColumn("change", "Against baseline", _change, _CHANGE),
-    PageColumn(
-        "mfu",
-        "MFU",
-        lambda result: _figure(result.metrics.get("mfu"), percent),
+    _figures(
+        *("mfu", "MFU", lambda result: result.metrics.get("mfu"), percent),
         "Model FLOP/s over the device's dense peak",
-        right=True,
         lesser=2,
     ),
-    PageColumn(
-        "energy",
-        "Units/Wh",
-        lambda result: _figure(units_per_wh(result), si),
-        "Work per watt-hour",
-        right=True,
-        lesser=3,
-    ),
-    PageColumn(
-        "scaling",
-        "Scaling",
-        _scaling,
+    _figures("energy", "Units/Wh", units_per_wh, si, "Work per watt-hour", lesser=3),
+    _figures(
+        *("scaling", "Scaling", lambda result: result.scaling and result.scaling.efficiency, percent),
         "Throughput per device against the smaller platform",
-        right=True,
         lesser=3,
     ),
     PageColumn("published", "Published", partial(_reference, expected=False), _PUBLISHED, lesser=2),

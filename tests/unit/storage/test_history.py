@@ -299,17 +299,11 @@ class TestBadFiles:
         change_file(history, "CREATE TABLE bookmarks (url TEXT)")
         assert "untouched" in self.refused(history, "an SQLite file, but no history").remedy
 
-    @pytest.mark.parametrize(
-        ("version", "words", "remedy"),
-        [
-            (7, r"its schema 7 is newer than this pytest-accel reads \(2\)", "pip install --upgrade"),
-            (1, "its schema 1 is older", "history --import"),
-        ],
-    )
-    def test_another_schema(self, history, version, words, remedy):
+    @pytest.mark.parametrize("version", [1, 7])
+    def test_another_schema(self, history, version):
         history.append(session(0))
         change_file(history, f"PRAGMA user_version = {version}")
-        assert remedy in self.refused(history, words).remedy
+        assert "history --import" in self.refused(history, f"its schema {version} is not the one").remedy
 
     def test_nothing_there(self, history):
         with pytest.raises(HistoryError, match=r"there is no history here yet\n.*history --import"):

@@ -79,7 +79,7 @@ class TestFaults:
     @pytest.mark.parametrize(
         ("place", "value", "says"),
         [
-            ("schema_version", 2, "2 is no schema"),
+            ("schema_version", 2, "2 is not the schema"),
             ("source.kind", "rumour", "none of paper"),
             ("figures[0].value", math.nan, "NaN is not a finite number"),
             ("figures[0].value", 0, "0.0 is not positive"),
@@ -95,7 +95,9 @@ class TestFaults:
         assert says in caught.value.problem
         assert caught.value.remedy.endswith(".")
 
-    @pytest.mark.parametrize(("text", "says"), [(json.dumps(GOOD)[:200], "cut off"), ("[]", "a list where")])
+    @pytest.mark.parametrize(
+        ("text", "says"), [(json.dumps(GOOD)[:200], "cut off"), ("[]", "this is not a study")]
+    )
     def test_text_that_is_no_study_is_one_error(self, tmp_path, text, says):
         path = write(tmp_path, text)
         with pytest.raises(PublishedError, match=says) as caught:

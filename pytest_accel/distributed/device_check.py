@@ -1,21 +1,20 @@
 """Check of the devices of a process group before the first timing: each one alone, then all-reduces.
 
 A throttled or shared device slows all ranks, and their times do not tell which one it is. So each device runs a matrix
-product and a copy alone; then all ranks all-reduce over a range of sizes.
+product and a copy alone; then all ranks all-reduce a small and a large buffer.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from pytest_accel.measure.ranks import Ranks
 from pytest_accel.stats.quantities import counted, gibibytes, percent, seconds, si
-from pytest_accel.storage.codec import encode
 
 if TYPE_CHECKING:
     import torch
@@ -26,11 +25,12 @@ T = TypeVar("T")
 Action = Callable[[], object]
 
 KIB, MIB = 1 << 10, 1 << 20
+SMALL_BYTES = 4 * KIB  # of an all-reduce
 UNITS = {"matrix product": "FLOP/s", "copy": "B/s"}
 
 WARMUP_S = 0.03
 MEASURED_S = 0.1
-SWEEP_S = 0.05  # for one size
+ALL_REDUCE_S = 0.05  # for one size
 REPEATS = 3  # at least; the best counts
 REPEAT_S = 5e-3  # long against the clock, and against the launch of a kernel
 MOST_CALLS = 1000  # in one repeat
@@ -42,13 +42,13 @@ class Sizes(NamedTuple):
 
     product: int  # rows and columns
     copy_bytes: int
-    all_reduce_bytes: tuple[int, ...]
+    all_reduce_bytes: int
     repeats: int  # before a device is named: neighbours disturb a CPU more often than a GPU
 
 
 # 8192 in bf16 is 1.1 TFLOP: milliseconds on a current GPU. The copy is more than an L2 cache holds.
-CUDA = Sizes(8192, 256 * MIB, tuple(4 * KIB << 2 * step for step in range(8)), 2)
-CPU = Sizes(384, 16 * MIB, tuple(4 * KIB << 2 * step for step in range(5)), 5)
+CUDA = Sizes(8192, 256 * MIB, 64 * MIB, 2)
+CPU = Sizes(384, 16 * MIB, MIB, 5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,42 +97,11 @@ def find_stragglers(readings: Iterable[Reading], threshold: float = THRESHOLD) -
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AllReduce:
-    """One size of the sweep, as the slowest rank saw it."""
-
-    size_bytes: int
-    latency_s: float
-    bus_bytes_per_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceCheck:
     """The same on every rank."""
 
     readings: tuple[Reading, ...]
-    sweep: tuple[AllReduce, ...]  # empty for one rank
-    stragglers: tuple[Straggler, ...]
-
-    def lines(self) -> list[str]:
-        """Return a line for each slow device, then one for the all-reduces."""
-        lines = [straggler.line() for straggler in self.stragglers]
-        if self.sweep:
-            small, large = self.sweep[0], self.sweep[-1]
-            ranks = len({reading.rank for reading in self.readings})
-            lines.append(
-                f"all-reduce of {counted(ranks, 'rank')}: {small.size_bytes // KIB} KiB in {seconds(small.latency_s)},"
-                f" {gibibytes(large.size_bytes)} at {si(large.bus_bytes_per_s / 1e9)} GB/s"
-            )
-        return lines
-
-    def plain(self) -> dict[str, Any]:
-        """Return JSON values for the session and pytest-benchmark's file."""
-        return {
-            "readings": encode(self.readings),
-            "sweep": encode(self.sweep),
-            "stragglers": [straggler.line() for straggler in self.stragglers],
-            "lines": self.lines(),
-        }
+    all_reduces: str = ""  # in words; empty for one rank
 
 
 def check(
@@ -173,8 +142,15 @@ def check(
             max(pair, key=lambda reading: reading.rate)
             for pair in zip(readings, readings_of_all(), strict=True)
         )
-    sweep = _sweep(ranks, device, sizes.all_reduce_bytes, wait) if ranks.size > 1 else ()
-    return DeviceCheck(readings=readings, sweep=sweep, stragglers=find_stragglers(readings))
+    large = sizes.all_reduce_bytes
+    if ranks.size == 1:
+        return DeviceCheck(readings=readings)
+    small_s, large_s = (_all_reduce_s(ranks, device, size, wait) for size in (SMALL_BYTES, large))
+    words = (
+        f"all-reduce of {counted(ranks.size, 'rank')}: {SMALL_BYTES // KIB} KiB in {seconds(small_s)}, "
+        f"{gibibytes(large)} at {si(bus_bandwidth(large, large_s, ranks.size) / 1e9)} GB/s"
+    )
+    return DeviceCheck(readings=readings, all_reduces=words)
 
 
 def bus_bandwidth(size_bytes: int, duration_s: float, ranks: int) -> float:
@@ -237,26 +213,21 @@ def _best_s(timed: Callable[[int], float], *, warmup_s: float, measured_s: float
     return best
 
 
-def _sweep(
-    ranks: Ranks, device: torch.device, sizes_bytes: Sequence[int], wait: Action
-) -> tuple[AllReduce, ...]:
-    """Time all-reduces of each size. How many is decided from the slowest rank's times, which are equal on all ranks."""
+def _all_reduce_s(ranks: Ranks, device: torch.device, size_bytes: int, wait: Action) -> float:
+    """Time all-reduces. How many is decided from the slowest rank's times, which are equal on all ranks."""
     import torch
     from torch import distributed
 
-    points = []
-    for size in sizes_bytes:
-        buffer = torch.zeros(size // 4, dtype=torch.float32, device=device)  # zeros: sums of sums stay finite
+    buffer = torch.zeros(
+        size_bytes // 4, dtype=torch.float32, device=device
+    )  # zeros: sums of sums stay finite
 
-        def slowest_s(calls: int, buffer: torch.Tensor = buffer) -> float:
-            ranks.barrier()
-            return ranks.slowest(_timed(lambda: distributed.all_reduce(buffer), wait, calls))
+    def slowest_s(calls: int) -> float:
+        ranks.barrier()
+        return ranks.slowest(_timed(lambda: distributed.all_reduce(buffer), wait, calls))
 
-        slowest_s(1)  # connections are made on first use
-        best = _best_s(slowest_s, warmup_s=0.0, measured_s=SWEEP_S)
-        bandwidth = bus_bandwidth(size, best, ranks.size)
-        points.append(AllReduce(size_bytes=size, latency_s=best, bus_bytes_per_s=bandwidth))
-    return tuple(points)
+    slowest_s(1)  # connections are made on first use
+    return _best_s(slowest_s, warmup_s=0.0, measured_s=ALL_REDUCE_S)
 
 
 def _timed(work: Action, wait: Action, calls: int) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
@@ -58,17 +59,6 @@ def parse_name(text: str, devices: Collection[str] | None = None) -> PlatformNam
                 raise PlatformNameError(f"platform {text!r} is not spelled as the platform is. Write {name}.")
             return name
     raise PlatformNameError(f"platform {text!r}: there is no such platform.")
-
-
-def clashes(devices: Iterable[str]) -> list[tuple[str, str]]:
-    """Return pairs (device, other) where the device's own name reads as counts of the other."""
-    names = sorted(set(devices))
-    return [
-        (name, other)
-        for name in names
-        for other in names
-        if name != other and name.startswith(other) and _COUNTS.fullmatch(name, len(other))
-    ]
 
 
 def closest(name: str, candidates: Iterable[str], limit: int = 3) -> list[str]:
@@ -300,11 +290,13 @@ class Catalogue:
             )
         # A project's devices are tried first: their patterns may be narrower than the built-in ones.
         devices = added | {key: kind for key, kind in self.devices.items() if key not in added}
-        for name, other in clashes(devices):
-            raise CatalogueError(
-                f"{where}: the name {name!r} also reads as {name.removeprefix(other)} of {other!r}, so that one name"
-                " would mean two platforms. Choose another name."
-            )
+        for name in devices:
+            with suppress(PlatformNameError):
+                other = parse_name(name, devices.keys() - {name})
+                raise CatalogueError(
+                    f"{where}: the name {name!r} also reads as {other.counts} of {other.device!r}, so that one name"
+                    " would mean two platforms. Choose another name."
+                )
         return Catalogue(devices=devices)
 
 

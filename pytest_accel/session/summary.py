@@ -8,11 +8,10 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from pytest_accel.distributed.device_check import Reading, find_stragglers
+from pytest_accel.distributed.device_check import DeviceCheck, find_stragglers
 from pytest_accel.distributed.worker import Takes, without_options
 from pytest_accel.options import Settings, baselines_root
 from pytest_accel.platforms.catalogue import PlatformName
@@ -47,7 +46,6 @@ _EXPLAINED = {
     Ending.FAILED,
 }
 Line = tuple[str, Mapping[str, bool]]  # with its markup
-DeviceChecks = Mapping[tuple[PlatformName, str], Mapping[str, Any]]
 _YELLOW = {"yellow": True}
 
 
@@ -190,14 +188,14 @@ def _pytest_command() -> list[str]:
 # --- process groups and launchers -----------------------------------------------------------------
 
 
-def device_check_lines(checks: DeviceChecks) -> list[Line]:
+def device_check_lines(checks: Mapping[tuple[PlatformName, str], DeviceCheck]) -> list[Line]:
     """Return what process groups measured before their first benchmark: joint rates, and slow devices once each."""
     stragglers: dict[tuple[str, int, str], str] = {}  # by host, rank and kind; the newest line
     joint: dict[PlatformName, str] = {}
-    for (platform, _), report in checks.items():
-        for found in find_stragglers(Reading(**reading) for reading in report["readings"]):
+    for (platform, _), check in checks.items():
+        for found in find_stragglers(check.readings):
             stragglers[found.reading.host, found.reading.rank, found.reading.kind] = found.line()
-        joint[platform] = report["lines"][-1]
+        joint[platform] = check.all_reduces
     return [
         *((f"{platform}: {line}", {}) for platform, line in joint.items()),
         *((note("", line), _YELLOW) for line in stragglers.values()),

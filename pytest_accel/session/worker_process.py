@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 from _pytest.runner import runtestprotocol  # as re-running plugins do; there is no public function
 
+from pytest_accel.distributed.device_check import DeviceCheck, check
 from pytest_accel.distributed.group import Order
 from pytest_accel.distributed.processes import WorkerError
 from pytest_accel.distributed.worker import begin_rank
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from pytest_accel.distributed.process_group import ProcessGroup
 
 PROCESS_GROUP = pytest.StashKey["ProcessGroup"]()
-DEVICE_CHECK = pytest.StashKey[dict[str, Any]]()  # of the process group, before its first timing
+DEVICE_CHECK = pytest.StashKey[DeviceCheck]()  # of the process group, before its first timing
 _MAX_OUTPUT = 200_000  # characters of one section of a report
 _VERBOSITY = pytest.StashKey[int]()  # as the user chose it
 
@@ -50,7 +51,7 @@ class ItemResult:
     measuring_off: bool = False
     unfit: Unfit | None = None  # it did not fit in the memory of a rank's device
     extra_info: Mapping[str, Any] = field(default_factory=dict)  # of pytest-benchmark's JSON
-    device_check: Mapping[str, Any] | None = None  # of the process group, before its first measurement
+    device_check: DeviceCheck | None = None  # of the process group, before its first measurement
     warnings: tuple[Mapping[str, Any], ...] = ()
     stop: Mapping[str, Any] | None = None  # reason and status, where the item ended the session
     # Of the session:
@@ -263,7 +264,6 @@ def _open_group(item: pytest.Item, settings: Settings, rendezvous_s: float) -> P
     """Open the process group; measure each device by itself and all together, before the first benchmark is timed."""
     import torch
 
-    from pytest_accel.distributed.device_check import check
     from pytest_accel.distributed.process_group import open_process_group
 
     _, device, hardware = open_device(item, settings)
@@ -276,8 +276,7 @@ def _open_group(item: pytest.Item, settings: Settings, rendezvous_s: float) -> P
         label = f"{hardware.name}, {hardware.uuid}" if hardware else "CPU"
         device.prepare()
         try:
-            found = check(group, torch_device, label=label, host=host.node())
+            item.config.stash[DEVICE_CHECK] = check(group, torch_device, label=label, host=host.node())
         finally:
             device.restore()
-        item.config.stash[DEVICE_CHECK] = found.plain()
     return group

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pytest_accel.distributed.device_check import DeviceCheck
 from pytest_accel.distributed.group import GroupAnswer, Order, WorkerGroup
 from pytest_accel.distributed.processes import LocalLauncher, RankCommand, WorkerError
 from pytest_accel.measure.locks import LockedError
@@ -58,7 +59,7 @@ class Workers:
         self._group: WorkerGroup | None = None
         self._shape: WorkerShape | None = None
         # By platform and id of the process group.
-        self.device_checks: dict[tuple[PlatformName, str], Mapping[str, Any]] = {}
+        self.device_checks: dict[tuple[PlatformName, str], DeviceCheck] = {}
 
     def run(
         self,

@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from pytest_accel.measure.device import CpuDevice
 from pytest_accel.measure.rounds import MIN_WARMUP_S, SynchronizingTimer, time_rounds, warm_up
+from pytest_accel.storage.codec import encode
 from pytest_accel.workloads.step import InferStep, TrainStep
 from tests.distributed import sharding_programs
 from tests.support.pedantic import pedantic_benchmark
@@ -187,13 +188,13 @@ def check_devices(group):
     """Check the devices; rank 1 does its product four times."""
     from pytest_accel.distributed import device_check
 
-    device_check.MEASURED_S = device_check.SWEEP_S = 0.02
+    device_check.MEASURED_S = device_check.ALL_REDUCE_S = 0.02
     seeded = torch.random.get_rng_state()
     product = four_times if group.rank == 1 else None
     report = device_check.check(
         group, torch.device("cpu"), label=f"device {group.rank}", host="n1", product=product
-    ).plain()
-    return report | {"same_seed": torch.equal(torch.random.get_rng_state(), seeded)}
+    )
+    return encode(report) | {"same_seed": torch.equal(torch.random.get_rng_state(), seeded)}
 
 
 def everything(group):

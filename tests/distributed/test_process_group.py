@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pytest_accel.distributed import process_group
-from pytest_accel.distributed.device_check import CPU
+from pytest_accel.distributed.device_check import Reading, find_stragglers
 from pytest_accel.distributed.process_group import open_process_group
 from pytest_accel.distributed.processes import WorkerError
 from tests.support.gloo import DEADLINE_S, free_port, run_ranks, start_rank
@@ -46,15 +46,14 @@ class TestDeviceCheck:
         assert {(each["kind"], each["rank"]) for each in first["readings"]} == {
             (kind, rank) for kind in ("matrix product", "copy") for rank in range(2)
         }
-        (product,) = [line for line in first["stragglers"] if "matrix product" in line]
+        found = find_stragglers(Reading(**each) for each in first["readings"])
+        (product,) = [each.line() for each in found if each.reading.kind == "matrix product"]
         assert product.startswith("rank 1 (device 1, node n1): matrix product ")
         assert product.endswith(" % under the median of 2 devices")
 
-    def test_all_reduces_of_all_sizes_are_timed(self, pair):
+    def test_all_reduces_are_timed(self, pair):
         first, _ = pair["check_devices"]
-        assert [point["size_bytes"] for point in first["sweep"]] == list(CPU.all_reduce_bytes)
-        assert all(point["latency_s"] > 0 for point in first["sweep"])
-        assert first["lines"][-1].startswith("all-reduce of 2 ranks: 4 KiB in ")
+        assert first["all_reduces"].startswith("all-reduce of 2 ranks: 4 KiB in ")
 
 
 class TestMeasuring:

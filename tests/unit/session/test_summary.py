@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from pytest_accel.distributed.device_check import DeviceCheck, Reading
 from pytest_accel.platforms.catalogue import PlatformName
 from pytest_accel.session.launcher import LAUNCHER_RANKS
 from pytest_accel.session.summary import device_check_lines, idle_ranks
@@ -37,12 +38,12 @@ class TestIdleRanks:
 
 
 def reading(rank, rate):
-    return {"kind": "copy", "rate": rate, "unit": "B/s", "rank": rank, "device": "CPU", "host": "n0"}
+    return Reading(kind="copy", rate=rate, unit="B/s", rank=rank, device="CPU", host="n0")
 
 
 def test_straggler_of_several_process_groups_is_named_once():
     found = [
-        {"readings": [reading(0, 1.0), reading(1, rate)], "lines": [line]}
+        DeviceCheck(readings=(reading(0, 1.0), reading(1, rate)), all_reduces=line)
         for rate, line in ((0.86, "all-reduce then"), (0.8467, "all-reduce now"))
     ]
     lines = device_check_lines({(CPUX2, "first"): found[0], (CPUX2, "second"): found[1]})

@@ -99,7 +99,7 @@ def _check(folder: Path) -> int:
 )
 def accept(args: argparse.Namespace) -> int:
     """Show which baselines should move after a session, and add its runs with --reason."""
-    from pytest_accel.report.proposal import render_proposal
+    from pytest_accel.report.markdown import render_proposal
     from pytest_accel.storage.baseline_edits import accept
     from pytest_accel.storage.baselines import BaselineStore
     from pytest_accel.storage.results import read_results

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_accel.cli import main
-from pytest_accel.report.proposal import render_proposal
+from pytest_accel.report.markdown import render_proposal
 from pytest_accel.stats.gate import Outcome
 from pytest_accel.stats.results import Ending
 from pytest_accel.storage.results import write_results

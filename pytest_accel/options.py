@@ -439,5 +439,4 @@ def history_file(settings: Settings, rootpath: Path) -> Path | None:
 
 
 def baselines_root(settings: Settings, rootpath: Path) -> Path:
-    """Return the folder of baselines."""
     return (rootpath / Path(settings.baselines).expanduser()).resolve()

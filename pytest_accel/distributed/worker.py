@@ -120,7 +120,6 @@ def rank_arguments(arguments: Iterable[str]) -> list[str]:
 
 
 def without_options(arguments: Iterable[str], dropped: Mapping[str, Takes]) -> list[str]:
-    """Return arguments without some options and their values."""
     kept: list[str] = []
     value: Takes = "none"  # what the option just dropped still takes
     for argument in arguments:

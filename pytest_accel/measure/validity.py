@@ -111,7 +111,6 @@ def assess(readings: DeviceReadings) -> Validity:
 
 
 def _figures(samples: Sequence[DeviceSample], reasons: Sequence[int]) -> dict[str, float]:
-    """Return the metrics that the samples have."""
     sm_mhz = _plausible((sample.sm_mhz for sample in samples), MOST_MHZ)
     memory_mhz = _plausible((sample.memory_mhz for sample in samples), MOST_MHZ)
     temperatures_c = _plausible((sample.temperature_c for sample in samples), MOST_C)

@@ -214,11 +214,6 @@ def open_sources(
     return tuple(sources)
 
 
-def close_sources(sources: Iterable[PowerSource]) -> None:
-    for source in sources:
-        source.close()
-
-
 def problems(sources: Iterable[PowerSource]) -> tuple[str, ...]:
     """Return a line for each source with missing readings."""
     return tuple(f"{source.name}: {source.problem}" for source in sources if source.problem)

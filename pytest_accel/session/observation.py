@@ -16,7 +16,6 @@ from pytest_accel.measure.validity import assess
 from pytest_accel.power.source import (
     PowerDevice,
     PowerSource,
-    close_sources,
     from_hook,
     open_sources,
     problems,
@@ -85,7 +84,8 @@ class Observation:
         with ExitStack() as opened:  # closes what is open where the next one fails
             if self._powered is not None:
                 self._sources = open_sources(self._powered, more=self._more)
-            opened.callback(close_sources, self._sources)
+            for source in self._sources:
+                opened.callback(source.close)
             samplers = [self._sample_power] if self._sources else []
             if hardware is not None and hardware.vendor == "nvidia":
                 watcher = NvmlMonitor(hardware.uuid, self._ours)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -71,7 +71,7 @@ class Outputs:
 
     def refuse_unwritable(self) -> None:
         """Refuse files that cannot be written before anything is measured."""
-        pages = [file for file in self.settings.reports if _is_page(file)]
+        pages = [file for file in self.settings.reports if file.lower().endswith(".html")]
         missing = [name for name in ("plotly", "jinja2") if find_spec(name) is None]
         if pages and missing:
             raise pytest.UsageError(
@@ -112,7 +112,6 @@ class Outputs:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Update the JSON after each benchmark."""
         done = yield
         if item.nodeid in self.benchmarks:
             self.update_json()
@@ -131,7 +130,7 @@ class Outputs:
         path = file_to_write(self.settings.json, self.config)
         if not is_special_file(path):  # only the end is written there
             results = self.results(int(pytest.ExitCode.INTERRUPTED))
-            _write_json(replace(results, remarks=(*results.remarks, NOT_ENDED)), path)
+            write_results(path, replace(results, remarks=(*results.remarks, NOT_ENDED)))
 
     # --- results --------------------------------------------------------------------------------
 
@@ -168,7 +167,6 @@ class Outputs:
         return revision_of(self.config.rootpath, self.environ)
 
     def session_lines(self) -> list[Line]:
-        """Return what concerns the session as a whole."""
         session, cases = self.session, list(self.session.cases.values())
         unmatched = session.references.unmatched(session.collected) if cases else ()
         notes = [
@@ -200,18 +198,15 @@ class Outputs:
         if self.benchmarks:
             self.attempt("GITHUB_STEP_SUMMARY", lambda: self.append_step_summary(results), _YELLOW)
         for file in self.settings.reports:
-            write = self.write_page if _is_page(file) else _write_summary
-            self.write("report", file, results, write)
+            self.write("report", file, partial(self.write_report, results))
         if self.settings.json:
             failed = not self.complete and results.exit_status == pytest.ExitCode.OK
             final = replace(results, exit_status=int(pytest.ExitCode.TESTS_FAILED)) if failed else results
-            self.write("json", self.settings.json, final, _write_json)
+            self.write("json", self.settings.json, lambda path: write_results(path, final))
 
-    def write(
-        self, option: str, file: str, results: SessionResults, write: Callable[[SessionResults, Path], None]
-    ) -> None:
+    def write(self, option: str, file: str, write: Callable[[Path], None]) -> None:
         path = file_to_write(file, self.config)
-        if self.attempt(f"--accel-{option}: {path}", lambda: write(results, path)):
+        if self.attempt(f"--accel-{option}: {path}", lambda: write(path)):
             self.lines.append((f"{option}: {path}", {}))
         else:
             self.complete = False
@@ -235,7 +230,10 @@ class Outputs:
             _make_folder(path.parent)
         History(path).append(results)
 
-    def write_page(self, results: SessionResults, path: Path) -> None:
+    def write_report(self, results: SessionResults, path: Path) -> None:
+        if path.suffix.lower() != ".html":
+            write_atomic(path, render_summary(results))
+            return
         from pytest_accel.report.page import write_page
 
         write_page(path, results, history=history_file(self.settings, self.config.rootpath))
@@ -273,24 +271,12 @@ class Outputs:
             terminal.write_line(text, **markup)
 
 
-def _is_page(file: str) -> bool:
-    return Path(file).suffix.lower() == ".html"
-
-
 def _why(error: Exception) -> str:
     """Return the text of an expected error; of any other, its place."""
     if isinstance(error, OSError | ValueError):
         return str(error)
     place = traceback.extract_tb(error.__traceback__)[-1]
     return f"{error!r} at {Path(place.filename).name}:{place.lineno}. This is a fault of pytest-accel: please report it."
-
-
-def _write_json(results: SessionResults, path: Path) -> None:
-    write_results(path, results)
-
-
-def _write_summary(results: SessionResults, path: Path) -> None:
-    write_atomic(path, render_summary(results))
 
 
 def _make_folder(folder: Path) -> None:

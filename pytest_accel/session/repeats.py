@@ -74,7 +74,6 @@ class PlatformShifts:
         )
 
     def reports(self) -> Iterator[pytest.TestReport]:
-        """Yield a failed report for each platform."""
         for platform in self.found:
             yield failed_report(platform, f"baselines/{platform}", self.text(platform))
 

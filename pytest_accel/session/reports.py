@@ -55,7 +55,6 @@ class Finisher:
     references: References
 
     def apply(self, case: Case, report: pytest.TestReport) -> None:
-        """Put a final verdict into the report of the call."""
         self.references.look_up(case)
         apply_verdict(case, report)
 
@@ -141,7 +140,6 @@ def changes_line(changes: str) -> str:
 
 
 def properties(case: Case) -> list[tuple[str, object]]:
-    """Return the properties of a benchmark for JUnit."""
     found: list[tuple[str, object]] = [
         ("accel.platform", str(case.platform)),
         ("accel.suite", case.suite),

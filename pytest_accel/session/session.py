@@ -58,7 +58,6 @@ NOTHING_MEASURED = "--accel-require: this session measured nothing; a gate that 
 
 
 def register_session(config: pytest.Config, items: list[pytest.Item], selection: PlatformSelection) -> None:
-    """Register the plugin objects of a session with these collected items."""
     settings, benchmarks = config.stash[SETTINGS], any(map(is_benchmark, items))
     if benchmarks:
         _refuse_switched_off(config)
@@ -214,7 +213,6 @@ class BenchmarkSession:
         return shape if shape.process_group else None
 
     def run_here(self, item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
-        """Run a benchmark in this process; return its reports."""
         platform = self.cases[item.nodeid].platform
         try:
             with ExitStack() as held:

@@ -50,7 +50,6 @@ _YELLOW = {"yellow": True}
 
 
 def summary_lines(config: pytest.Config, settings: Settings, results: Sequence[Result]) -> Iterator[Line]:
-    """Yield the lines below the table."""
     measured = [result for result in results if result.runs]
     if measured:
         yield " ".join(_legend(settings, measured)), {}
@@ -126,7 +125,6 @@ def _reference_lines(settings: Settings, measured: Sequence[Result]) -> Iterator
 
 
 def _recorded_lines(config: pytest.Config, settings: Settings, measured: Sequence[Result]) -> Iterator[Line]:
-    """Yield where runs were recorded."""
     kept = [result for result in measured if result.status is Ending.RECORDED]
     if kept:
         root = os.path.relpath(baselines_root(settings, config.rootpath), config.invocation_params.dir)

@@ -60,7 +60,6 @@ class ItemResult:
 
     @classmethod
     def failed(cls, text: str, **fields: Any) -> ItemResult:  # noqa: ANN401
-        """Return a failure without reports."""
         return cls(outcome="failed", text=text, cause=text.splitlines()[0], **fields)
 
 

@@ -36,7 +36,6 @@ class WorkerShape:
 
 
 def shape_of(platform: PlatformName, settings: Settings) -> WorkerShape:
-    """Return the shape of an item's workers."""
     group = needs_process_group(platform, settings)
     return WorkerShape(
         platform=platform,
@@ -109,7 +108,6 @@ class Workers:
         return found
 
     def close(self) -> None:
-        """End all processes."""
         group, self._group = self._group, None
         if group is not None:
             group.close()
@@ -152,7 +150,6 @@ def merge_answers(answer: GroupAnswer) -> ItemResult:
 
 
 def _merged(found: Mapping[int, ItemResult], culprit: int | None) -> ItemResult:
-    """Return the results of all ranks as one."""
     failing = [rank for rank, each in found.items() if each.outcome == "failed"]
     if failing:
         failing.sort(key=lambda rank: rank != culprit)  # the first in time is the one to read

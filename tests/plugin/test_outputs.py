@@ -146,7 +146,7 @@ def test_throughput_of_several_runs_is_the_same_in_junit(results, shared):
 @pytest.mark.parametrize(
     ("owner", "broken", "line", "status"),
     [
-        (outputs, "_write_summary", "--accel-report: *fault of pytest-accel*", pytest.ExitCode.TESTS_FAILED),
+        (outputs, "render_summary", "--accel-report: *fault of pytest-accel*", pytest.ExitCode.TESTS_FAILED),
         (outputs, "_make_folder", "the history was not written: *fault of pytest-accel*", pytest.ExitCode.OK),
         (outputs.Outputs, "examine", "*fault of pytest-accel*", pytest.ExitCode.OK),
     ],
@@ -279,14 +279,14 @@ class TestUnfinishedSession:
         assert cli.main([*accept, "--baselines", str(bench.path("kept"))]) == 0
 
     def test_unwritable_intermediate_results_are_noted_once(self, bench, monkeypatch):
-        write = outputs._write_json
+        write = outputs.write_results
 
-        def fails_on_the_way(results, path):
+        def fails_on_the_way(path, results):
             if results.exit_status == pytest.ExitCode.INTERRUPTED:
                 raise OSError("no space is left")
-            write(results, path)
+            write(path, results)
 
-        monkeypatch.setattr(outputs, "_write_json", fails_on_the_way)
+        monkeypatch.setattr(outputs, "write_results", fails_on_the_way)
         bench.benchmarks("test_first", "test_second")
         result = bench.run("--accel-json=r.json")
         assert result.ret == pytest.ExitCode.OK
@@ -323,7 +323,7 @@ class TestUnfinishedSession:
 
     def test_short_runs_are_not_each_written(self, bench, monkeypatch):
         written, ticks = [], iter(range(1000))
-        monkeypatch.setattr(outputs, "_write_json", lambda results, _: written.append(results.exit_status))
+        monkeypatch.setattr(outputs, "write_results", lambda _, results: written.append(results.exit_status))
         clock = types.SimpleNamespace(monotonic=lambda: float(next(ticks)))  # as if all took a second
         monkeypatch.setattr(outputs, "time", clock)
         bench.benchmarks(*(f"test_{number}" for number in range(6)))

@@ -15,7 +15,6 @@ import pytest_accel.power
 from pytest_accel.power.source import (
     PowerDevice,
     PowerSource,
-    close_sources,
     from_hook,
     open_sources,
     problems,
@@ -68,7 +67,8 @@ def test_a_host_without_sensors_says_which_it_could_have(tmp_path, machine, miss
     (said,) = problems(sources)
     assert said.startswith(missing.rstrip("*"))
     assert [source.joules() for source in sources] == [source.watts() for source in sources] == [{}]
-    close_sources(sources)
+    for source in sources:
+        source.close()
 
 
 def test_every_source_is_tried_for_itself(rapl, monkeypatch):

@@ -64,33 +64,26 @@ def device_memory_bytes(device: torch.device) -> int | None:
     return None
 
 
-@contextmanager
-def explained_out_of_memory(config: StepConfig) -> Iterator[None]:
-    """Turn an allocator's error into one that names the batch."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise_if_out_of_memory(error, config)
-        raise
-
-
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether torch, or a library that it calls, found no memory; our own errors may quote such words."""
     ours = isinstance(error, StepError | DataError)
     return not ours and (isinstance(error, torch.OutOfMemoryError) or says_out_of_memory(str(error)))
 
 
-def raise_if_out_of_memory(error: RuntimeError, config: StepConfig) -> None:
-    """Raise OutOfMemory from an allocator's error; return when it is another error."""
-    if not is_out_of_memory(error):
-        return
-    lines = str(error).splitlines()
-    line = next((line for line in lines if says_out_of_memory(line)), lines[0] if lines else "")
-    traceback.clear_frames(error.__traceback__)  # they hold the tensors that the next benchmark needs
-    kind, argument = (
-        ("batch", "batch_size") if config.micro_batch_size is None else ("micro-batch", "micro_batch_size")
-    )
-    raise OutOfMemory(
-        f"{config.name}: a {kind} of {config.forward_batch_size} did not fit in the memory of {config.device}, and it was "
-        f"NOT made smaller. Choose a smaller {argument}, or a platform with more memory. torch said: {line.strip()}"
-    ) from error
+@contextmanager
+def explained_out_of_memory(config: StepConfig) -> Iterator[None]:
+    """Turn an allocator's error into one that names the batch."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        lines = str(error).splitlines()
+        line = next((line for line in lines if says_out_of_memory(line)), lines[0] if lines else "")
+        traceback.clear_frames(error.__traceback__)  # they hold the tensors that the next benchmark needs
+        micro = "" if config.micro_batch_size is None else "micro"
+        raise OutOfMemory(
+            f"{config.name}: a {micro and 'micro-'}batch of {config.forward_batch_size} did not fit in the memory of "
+            f"{config.device}, and it was NOT made smaller. Choose a smaller {micro and 'micro_'}batch_size, or a platform "
+            f"with more memory. torch said: {line.strip()}"
+        ) from error

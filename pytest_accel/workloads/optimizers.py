@@ -56,9 +56,9 @@ def check_updates(config: StepConfig) -> None:
 
 def optimizer_states(config: StepConfig) -> int:
     """Return the tensors that the optimizer keeps of each parameter at least, before the model is known."""
-    name = config.optimizer if isinstance(config.optimizer, str) else ""
-    known = OPTIMIZERS.get("adamw" if name == "auto" else name)
-    return known.states if known else 0
+    if not isinstance(config.optimizer, str):
+        return 0
+    return OPTIMIZERS["adamw" if config.optimizer == "auto" else config.optimizer].states
 
 
 def build_optimizer(

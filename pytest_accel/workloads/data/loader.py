@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from random import Random
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch.utils.data import DataLoader
@@ -26,6 +26,8 @@ from pytest_accel.workloads.data.images import ArrayImages, EncodedImages
 from pytest_accel.workloads.data.pixels import crop_for, crop_on_host, decode_on_host
 
 Tensor: TypeAlias = Any  # torch is untyped here
+# Has `__getitem__` of a request, as a DataLoader's data set; runs in worker processes and never touches a device
+Reader: TypeAlias = Any
 
 TIMEOUT_S = 300.0  # for one batch: a file system that does not answer must not hang the benchmark
 POLL_S = 0.2  # between two checks for dead workers
@@ -125,15 +127,6 @@ def mixed_seed(seed: int, epoch: int) -> int:
 def spare_cpus() -> int:
     """Return the default number of workers: one for every CPU but the training process's own."""
     return max(1, min(MAX_DEFAULT_WORKERS, len(os.sched_getaffinity(0)) - 1))
-
-
-class Reader(Protocol):
-    """What a DataLoader calls its data set: maps a request of the sampler to tensors; DataError where it cannot.
-
-    It runs in worker processes and never touches a device.
-    """
-
-    def __getitem__(self, wanted: Any, /) -> Any: ...
 
 
 def synthetic_images(*, channels: int, size: int, classes: int, seed: int) -> ArrayImages:

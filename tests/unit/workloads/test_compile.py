@@ -89,11 +89,14 @@ def resolved(built):
 )
 def test_step_with_little_work_per_launch_is_replayed(resolved, model, data, batch_size, way):
     assert resolved(model, data, batch_size) == way
-    assert resolved(model, data, batch_size, varied=True) == LAUNCHED  # one shape after the other
-    assert (
-        resolved(model, data, batch_size, threaded=True) == PARTS
-    )  # decoding threads run beside the recorded launches
-    assert resolved(model, data, batch_size, ranks=SimpleNamespace(size=2)) == LAUNCHED
+
+
+@pytest.mark.parametrize("batch_size", [32, 256])  # replayed whole, and launched
+def test_shapes_threads_and_ranks_override_the_work_per_launch(resolved, batch_size):
+    step = ("zoo/wide_resnet", "cifar100", batch_size)
+    assert resolved(*step, varied=True) == LAUNCHED  # one shape after the other
+    assert resolved(*step, threaded=True) == PARTS  # decoding threads run beside the recorded launches
+    assert resolved(*step, ranks=SimpleNamespace(size=2)) == LAUNCHED
 
 
 def test_separately_compiled_parts_are_replayed_at_smaller_batches(resolved, built, monkeypatch):

@@ -31,7 +31,7 @@ from pytest_accel.session.results import (
     results_of,
     revision_of,
 )
-from pytest_accel.session.summary import Line, device_check_lines, idle_ranks, slowdown_line, summary_lines
+from pytest_accel.session.summary import Line, device_check_lines, slowdown_line, summary_lines
 from pytest_accel.stats.environment import safe_arguments
 from pytest_accel.stats.results import SessionResults, cost_line
 from pytest_accel.stats.run import Scalar
@@ -167,14 +167,13 @@ class Outputs:
         return revision_of(self.config.rootpath, self.environ)
 
     def session_lines(self) -> list[Line]:
-        session, cases = self.session, list(self.session.cases.values())
-        unmatched = session.references.unmatched(session.collected) if cases else ()
+        session = self.session
+        unmatched = session.references.unmatched(session.collected) if session.cases else ()
         notes = [
             *(
                 f"pyproject.toml expects something of {each!r}, and no benchmark here has that id"
                 for each in unmatched
             ),
-            idle_ranks(self.config, cases),
             session.repeats.time_note,
         ]
         return [

@@ -19,7 +19,6 @@ from pytest_accel.report.columns import all_synthetic
 from pytest_accel.report.remedies import naming
 from pytest_accel.report.terminal import line_text, note
 from pytest_accel.report.verdicts import VERDICTS
-from pytest_accel.session.case import Case
 from pytest_accel.session.launcher import LAUNCHER_RANKS
 from pytest_accel.session.references import reference_line
 from pytest_accel.stats.gate import THROUGHPUT, Outcome
@@ -183,7 +182,7 @@ def _pytest_command() -> list[str]:
     return [sys.executable if beside.startswith("..") else beside, "-m", "pytest"]
 
 
-# --- process groups and launchers -----------------------------------------------------------------
+# --- process groups -----------------------------------------------------------------
 
 
 def device_check_lines(checks: Mapping[tuple[PlatformName, str], DeviceCheck]) -> list[Line]:
@@ -198,16 +197,3 @@ def device_check_lines(checks: Mapping[tuple[PlatformName, str], DeviceCheck]) -
         *((f"{platform}: {line}", {}) for platform, line in joint.items()),
         *((note("", line), _YELLOW) for line in stragglers.values()),
     ]
-
-
-def idle_ranks(config: pytest.Config, cases: Sequence[Case]) -> str:
-    """Return a note where a launcher started more ranks than any benchmark used; else nothing."""
-    ranks = config.stash.get(LAUNCHER_RANKS, None)
-    used = max((case.platform for case in cases), key=lambda platform: platform.devices, default=None)
-    if ranks is None or used is None or used.devices >= ranks.launched.world_size:
-        return ""
-    started, launcher = ranks.launched.world_size, ranks.launched.launcher
-    return (
-        f"{started - used.devices} of the {started} ranks that {launcher} started had nothing to do: the largest platform "
-        f"here is {used}."
-    )

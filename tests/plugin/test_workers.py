@@ -15,6 +15,22 @@ DEATHS = {
 }
 
 
+def test_worker_runs_what_is_registered_with_atexit(bench):
+    """As coverage in subprocesses needs it."""
+    bench.write(
+        """
+        import atexit
+
+        def test_step(accel):
+            atexit.register(note, "left", os.getpid())
+            measure(accel)
+        """
+    )
+    bench.run_with_workers().assert_outcomes(passed=1)
+    assert bench.path("left").read_text().split() == [str(pid) for pid in bench.processes("test_step")]
+    assert bench.processes("test_step") != [os.getpid()]
+
+
 def test_death_of_a_worker_fails_its_benchmark_alone(bench):
     bench.write(
         """

@@ -198,7 +198,9 @@ class Plan(ABC):
         configuration: Configuration = {"data_source": "synthetic", "distinct_batches": rotation}
         return InputPipeline(source=RotatingSource(batches), configuration=configuration)
 
-    def order(self, config: StepConfig, *, length: int) -> TrainingOrder:
+    def order(
+        self, config: StepConfig, *, length: int, groups: tuple[int, ...] | None = None
+    ) -> TrainingOrder:
         """Return the samples of a set that this rank takes, step after step; shuffled in training."""
         return TrainingOrder(
             length=length,
@@ -207,6 +209,7 @@ class Plan(ABC):
             world=config.ranks.size,
             seed=config.seed,
             shuffle=config.training,
+            groups=groups,
         )
 
 

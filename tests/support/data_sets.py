@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import struct
+import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,33 @@ def write_imagenet_folders(root: Path, *, train: int = 7, test: int = 4, seed: i
         ]
         written["train" if split == "train" else "test"] = Written(images, labels, tuple(paths))
     return written
+
+
+def write_shards(
+    folder: Path, *, images: int = 7, per_shard: int = 3, classes: int = 3, seed: int = 0
+) -> Written:
+    """`<folder>/00000.tar` and so on, in the layout of webdataset; `folder` is a split: `imagenet/train`."""
+    folder.mkdir(parents=True)
+    labels = some_labels(images, classes, seed)
+    encoded = jpegs(images, seed)
+    paths = []
+    for start in range(0, images, per_shard):
+        members = {}
+        for index in range(start, min(start + per_shard, images)):
+            members[f"n{labels[index]:02}/{index:06}.jpg"] = encoded[index]
+            members[f"n{labels[index]:02}/{index:06}.cls"] = str(labels[index]).encode()
+            members[f"n{labels[index]:02}/{index:06}.json"] = b"{}"
+        paths.append(write_tar(folder / f"{start // per_shard:05}.tar", members))
+    return Written(encoded, labels, tuple(paths))
+
+
+def write_tar(path: Path, members: dict[str, bytes]) -> Path:
+    with tarfile.open(path, "w") as tar:
+        for name, content in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return path
 
 
 def _put(path: Path, content: bytes) -> Path:

@@ -1,4 +1,4 @@
-"""Labelled image sets: all pixels in memory (CIFAR-100, MNIST, digits), or JPEGs in folders."""
+"""Labelled image sets: all pixels in memory (CIFAR-100, MNIST, digits), or JPEGs in folders and tar shards."""
 
 from __future__ import annotations
 
@@ -69,6 +69,11 @@ class EncodedImages:
     def __len__(self) -> int:
         return len(self.names)
 
+    @property
+    def groups(self) -> tuple[int, ...] | None:
+        """The lengths of runs of images that are read in order; None: there are none."""
+        return None
+
     def name(self, index: int) -> str:
         """Return the path of an image."""
         return f"{self.root}/{os.fsdecode(self.names[index])}"
@@ -102,9 +107,13 @@ def open_images(root: Path | None, name: str, split: Split) -> Images:
             return _read_cifar100(root, split)
         case "mnist":
             return _read_mnist(root, split)
-        case "food101":
-            return _open_food101(find_folder(root, name, "food-101"), split)
-    return _open_imagenet(find_folder(root, name, name), split)
+    folder = find_folder(root, name, "food-101" if name == "food101" else name)
+    for each in SPLIT_FOLDERS[split]:
+        if shards := sorted((folder / each).glob("*.tar")):
+            from pytest_accel.workloads.data.shards import open_shards
+
+            return _checked(open_shards(shards), name)
+    return _open_food101(folder, split) if name == "food101" else _open_imagenet(folder, split)
 
 
 def _checked(images: T, name: str, path: Path | None = None) -> T:
@@ -189,7 +198,11 @@ def _read_digits(split: Split) -> ArrayImages:
 
 def _open_files(root: Path, images: list[tuple[str, int]], name: str) -> EncodedImages:
     if not images:
-        raise unreadable(root, "holds no image", "Valid: <class>/*.JPEG.")
+        raise unreadable(
+            root,
+            "holds no image",
+            "Valid: <class>/*.JPEG, or *.tar shards with a .jpg and a .cls for each image.",
+        )
     names = np.array([os.fsencode(path) for path, _ in images])
     labels = torch.tensor([label for _, label in images])
     return _checked(EncodedImages(root=str(root), names=names, labels=labels), name)

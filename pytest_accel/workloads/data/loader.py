@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count
+from itertools import accumulate, count
 from random import Random
 from typing import Any, TypeAlias
 
@@ -51,7 +51,7 @@ class BatchRequest:
 
 @dataclass(kw_only=True)
 class TrainingOrder:
-    """One rank's endless share of the stream."""
+    """One rank's endless share of the stream. `groups` are shards: they are shuffled, and their samples keep their order."""
 
     length: int
     batch_size: int
@@ -59,6 +59,7 @@ class TrainingOrder:
     world: int = 1
     seed: int = 0
     shuffle: bool = True
+    groups: Sequence[int] | None = None  # lengths
     # Permutations of the latest two epochs: a batch may need both.
     _kept: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
 
@@ -96,7 +97,11 @@ class TrainingOrder:
         if not self.shuffle:
             return torch.arange(self.length)
         random = torch.Generator().manual_seed(mixed_seed(self.seed, epoch))
-        return torch.randperm(self.length, generator=random)
+        if self.groups is None:
+            return torch.randperm(self.length, generator=random)
+        ends = list(accumulate(self.groups))
+        shuffled = torch.randperm(len(ends), generator=random).tolist()
+        return torch.cat([torch.arange(ends[each] - self.groups[each], ends[each]) for each in shuffled])
 
 
 def evaluation_order(

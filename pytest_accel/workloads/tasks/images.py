@@ -127,8 +127,8 @@ class ImagePlan(Plan):
         configuration: Configuration = {"data_images": len(data)}
         if config.training:
             configuration["augment"] = augment
-        order = self.order(config, length=len(data))
         if isinstance(data, ArrayImages):
+            order = self.order(config, length=len(data))
             finish = _finish(config, self, augment=augment)
             if config.source != "loader" and config.workers is None:
                 samples = data.images, data.labels
@@ -139,6 +139,7 @@ class ImagePlan(Plan):
                 source = _through_loader(config, data, order, finish, image_bytes=size)
                 configuration |= {"data_source": "arrays", **loading_configuration(config)}
             return InputPipeline(source=source, configuration=configuration, order=order)
+        order = self.order(config, length=len(data), groups=data.groups)
         on_device = is_nvidia(config.device.type) and config.decode != "host"  # nvJPEG
         if on_device:
             source = _decoded_on_device(config, self, data, order, augment=augment)
@@ -151,7 +152,10 @@ class ImagePlan(Plan):
                 image_bytes=3 * self.shape[1] ** 2,
                 augment=augment,
             )
-        configuration |= {"data_source": "files", **loading_configuration(config)}
+        configuration |= {
+            "data_source": "shards" if data.groups else "files",
+            **loading_configuration(config),
+        }
         configuration["decode"] = "device" if on_device else "host"
         return InputPipeline(source=source, configuration=configuration, order=order, threaded=on_device)
 

@@ -19,6 +19,7 @@ from tests.support.data_sets import (
     write_food101,
     write_imagenet_folders,
     write_mnist,
+    write_shards,
 )
 from tests.support.plans import step_config
 from tests.support.processes import children
@@ -35,6 +36,7 @@ WRITERS = {
     "mnist": write_mnist,
     "food101": write_food101,
     "imagenet": write_imagenet_folders,
+    "shards": lambda root: write_shards(root / "imagenet/train"),
 }
 
 
@@ -44,6 +46,11 @@ def plan_for(name, batch_size=4, **changes):
     classes, shape = SHAPES[name]
     plan = ImagePlan(name=name, batch_size=batch_size, classes=classes, shape=shape)
     return replace(plan, **changes)
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +115,7 @@ SYNTHETIC = {"data_source": "host-synthetic"}
             LOADED | {"data_source": "arrays", "data_images": 8},
         ),
         ("food101", "food101", {}, LoaderSource, FILES | LOADED),
+        ("imagenet", "shards", {}, LoaderSource, FILES | LOADED | {"data_source": "shards"}),
         ("imagenet", "imagenet", {"workers": 0}, LoaderSource, FILES | LOADED | {"workers": 0}),
         ("imagenet", None, {"workers": 0}, LoaderSource, SYNTHETIC | LOADED | {"workers": 0}),
         ("imagenet", None, {"source": "loader"}, LoaderSource, SYNTHETIC | LOADED),

@@ -40,9 +40,11 @@ from tests.support.processes import children
 @st.composite
 def training(draw):
     """The orders of all ranks of a world."""
+    groups = draw(st.none() | st.lists(st.integers(1, 9), min_size=1, max_size=8))
     world = draw(st.integers(1, 6))
     common = {
-        "length": draw(st.integers(1, 60)),
+        "length": sum(groups) if groups else draw(st.integers(1, 60)),
+        "groups": groups,
         "batch_size": draw(st.integers(1, 80)),
         "world": world,
         "seed": draw(st.integers(0, 2**40)),
@@ -66,6 +68,19 @@ def epochs_of(orders, count):
 def test_every_sample_comes_exactly_once_an_epoch(orders):
     for epoch in epochs_of(orders, 3):
         assert sorted(epoch) == list(range(orders[0].length))
+
+
+@given(training())
+def test_groups_stay_whole_and_in_order(orders):
+    order = orders[0]
+    groups = order.groups or (1,) * order.length
+    first_of = {sum(groups[:each]): groups[each] for each in range(len(groups))}
+    for epoch in epochs_of(orders, 2):
+        position = 0
+        while position < len(epoch):
+            size = first_of[epoch[position]]
+            assert epoch[position : position + size] == list(range(epoch[position], epoch[position] + size))
+            position += size
 
 
 @given(seed=st.integers(0, 2**40), epoch=st.integers(0, 10))

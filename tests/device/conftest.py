@@ -28,7 +28,7 @@ def gpu(accel_device):
 def platform():
     from pytest_accel.platforms.machine import detect
 
-    return next(device.key for device in detect().devices if device.key and not device.mig)
+    return next(device.key for device in detect().devices if device.key)
 
 
 @pytest.fixture

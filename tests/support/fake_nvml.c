@@ -8,7 +8,7 @@ enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSU
 enum { MAX_DEVICES = 64, MAX_FIELDS = 64 };
 
 typedef struct { char key[40], value[104]; unsigned step; } field_t;
-typedef struct { field_t fields[MAX_FIELDS]; int count, parent; } device_t; /* parent -1: a GPU */
+typedef struct { field_t fields[MAX_FIELDS]; int count; } device_t;
 typedef struct { unsigned long long total, free, used; } memory_t;
 typedef struct { unsigned version; unsigned long long total, reserved, free, used; } memory_v2_t;
 typedef struct { unsigned gpu, memory; } utilization_t;
@@ -42,7 +42,6 @@ static void load(void) {
     FILE *file = path ? fopen(path, "r") : NULL;
     char line[256];
     device_t *current = &machine;
-    int gpu = -1;
     machine.count = device_count = 0;
     if (!file) return;
     while (fgets(line, sizeof line, file)) {
@@ -52,8 +51,6 @@ static void load(void) {
             if (device_count == MAX_DEVICES) abort();
             current = &devices[device_count];
             current->count = 0;
-            current->parent = !strcmp(line, "[mig]") ? gpu : -1;
-            if (current->parent < 0) gpu = device_count;
             device_count++;
         } else if (equals) {
             *equals = 0;
@@ -61,11 +58,6 @@ static void load(void) {
         }
     }
     fclose(file);
-}
-static device_t *nth(int parent, unsigned index) {
-    for (int i = 0; i < device_count; i++)
-        if (devices[i].parent == parent && index-- == 0) return &devices[i];
-    return NULL;
 }
 static int text(device_t *device, const char *key, char *out, unsigned size) {
     const char *value = get(device, key);
@@ -123,12 +115,13 @@ int nvmlSystemGetCudaDriverVersion(unsigned *out) { return small(&machine, "cuda
 int nvmlSystemGetCudaDriverVersion_v2(unsigned *out) { return small(&machine, "cuda", out); }
 
 int nvmlDeviceGetCount_v2(unsigned *out) {
-    *out = 0;
-    while (nth(-1, *out)) ++*out;
+    *out = (unsigned)device_count;
     return SUCCESS;
 }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, device_t **out) {
-    return (*out = nth(-1, index)) ? SUCCESS : INVALID_ARGUMENT;
+    if ((int)index >= device_count) return INVALID_ARGUMENT;
+    *out = &devices[index];
+    return SUCCESS;
 }
 int nvmlDeviceGetHandleByUUID(const char *uuid, device_t **out) {
     for (int i = 0; i < device_count; i++)
@@ -136,9 +129,8 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, device_t **out) {
     return NOT_FOUND;
 }
 int nvmlDeviceGetIndex(device_t *device, unsigned *out) {
-    for (*out = 0; nth(device->parent, *out); ++*out)
-        if (nth(device->parent, *out) == device) return SUCCESS;
-    return NOT_FOUND;
+    *out = (unsigned)(device - devices);
+    return SUCCESS;
 }
 int nvmlDeviceGetName(device_t *device, char *out, unsigned size) { return text(device, "name", out, size); }
 int nvmlDeviceGetUUID(device_t *device, char *out, unsigned size) { return text(device, "uuid", out, size); }
@@ -161,21 +153,6 @@ int nvmlDeviceGetMigMode(device_t *device, unsigned *current, unsigned *pending)
     if (status == SUCCESS) *pending = *current;
     return status;
 }
-int nvmlDeviceGetMaxMigDeviceCount(device_t *device, unsigned *out) {
-    (void)device;
-    *out = 7;
-    return SUCCESS;
-}
-int nvmlDeviceGetMigDeviceHandleByIndex(device_t *device, unsigned index, device_t **out) {
-    return (*out = nth((int)(device - devices), index)) ? SUCCESS : NOT_FOUND;
-}
-int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device_t *device, device_t **out) {
-    if (device->parent < 0) return INVALID_ARGUMENT;
-    *out = &devices[device->parent];
-    return SUCCESS;
-}
-int nvmlDeviceIsMigDeviceHandle(device_t *device, unsigned *out) { return *out = device->parent >= 0, SUCCESS; }
-
 int nvmlDeviceGetPowerManagementLimit(device_t *device, unsigned *out) { return small(device, "power_limit_mw", out); }
 int nvmlDeviceGetPowerManagementDefaultLimit(device_t *device, unsigned *out) {
     return small(device, "power_limit_default_mw", out);
@@ -276,23 +253,6 @@ int nvmlDeviceGetRemappedRows(device_t *device, unsigned *corrected, unsigned *u
     *corrected = *uncorrected = 0;
     int status = small(device, "remapping_pending", pending);
     return status == SUCCESS ? small(device, "remapping_failed", failed) : status;
-}
-/* cpu_affinity: words of the mask in hexadecimal, lowest first, with colons between */
-int nvmlDeviceGetCpuAffinity(device_t *device, unsigned size, unsigned long *out) {
-    const char *value = get(device, "cpu_affinity");
-    if (device->parent >= 0) return INVALID_ARGUMENT; /* a slice has none of its own */
-    if (!strcmp(get(device, "lost"), "1")) return GPU_IS_LOST;
-    if (!strcmp(value, "none")) return NOT_SUPPORTED;
-    memset(out, 0, size * sizeof *out);
-    for (unsigned word = 0; *value; word++) {
-        char *end;
-        unsigned long bits = strtoul(value, &end, 16);
-        if (end == value) abort();
-        if (word < size) out[word] = bits;
-        else if (bits) return INSUFFICIENT_SIZE;
-        value = *end == ':' ? end + 1 : end;
-    }
-    return SUCCESS;
 }
 int nvmlDeviceGetPciInfo_v3(device_t *device, pci_info_t *out) {
     memset(out, 0, sizeof *out);

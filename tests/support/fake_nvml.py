@@ -45,15 +45,6 @@ device.open_device = open_device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FakeSlice:
-    """A MIG slice."""
-
-    profile: str = "1g.10gb"
-    uuid: str = "MIG-00000000-0000-0000-0000-000000000000"
-    memory_mib: int = 9856
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FakeGpu:
     """A GPU and its settings; None where the device does not support the question.
 
@@ -86,7 +77,6 @@ class FakeGpu:
     pcie_generation: int | None = 5
     pcie_width: int | None = 16
     pci_bus_id: str | None = None  # as NVML spells it: 00000000:17:00.0
-    cpu_affinity: str | None = None  # words of 64 CPUs in hexadecimal, lowest first: "ffff:0"
     clock_sm_default_mhz: int | None = None  # the default application clock; None: the largest
     ecc_uncorrected: int | None = 0  # since the driver was loaded
     ecc_uncorrected_ever: int | None = 0
@@ -97,7 +87,6 @@ class FakeGpu:
     pcie_generation_max: int | None = None  # None: what it is now
     pcie_width_max: int | None = None
     lost: int = 0  # 1: every question about it fails with "GPU is lost"
-    slices: tuple[FakeSlice, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,15 +130,9 @@ class FakeNvml:
 def describe(gpus: Sequence[FakeGpu], *, driver: str, cuda: int, init_error: int = 0) -> str:
     lines = [f"driver={driver}", f"cuda={cuda}", f"init_error={init_error}"]
     for gpu in gpus:
-        lines += ["[gpu]", *_lines(gpu, skip=("slices",))]
-        for each in gpu.slices:
-            lines += ["[mig]", *_lines(each, skip=("profile",)), f"name={gpu.name} MIG {each.profile}"]
+        settings = ((each.name, getattr(gpu, each.name)) for each in fields(gpu))
+        lines += ["[gpu]", *(f"{name}={'none' if value is None else value}" for name, value in settings)]
     return "\n".join(lines) + "\n"
-
-
-def _lines(value: FakeGpu | FakeSlice, skip: tuple[str, ...]) -> list[str]:
-    pairs = ((each.name, getattr(value, each.name)) for each in fields(value) if each.name not in skip)
-    return [f"{name}={'none' if content is None else content}" for name, content in pairs]
 
 
 def build(directory: Path) -> Path:

@@ -85,6 +85,6 @@ def _status(found: Comparison) -> int:
     is_green = judged and not (regressed or statuses["failed"] or statuses["missing"])
     if not is_green or statuses["not-judged"]:
         words = [f"{judged} judged", *(f"{number} {what}" for what, number in counts.items() if number)]
-        end = "" if is_green else ", and that is not green"
+        end = "" if is_green else ", so the check fails"
         print(f"--fail-on-regression: {', '.join(words)}{end}", file=sys.stderr)
     return 0 if is_green else 1

@@ -165,7 +165,7 @@ class _Upgrade:
             if other.version != session.version:
                 raise ValueError(
                     f"the two environments have pytest-accel {other.version} and {session.version}. Install the same version "
-                    "in both: else the plugin's own upgrade is measured too."
+                    "in both: otherwise the plugin's own upgrade is measured as well."
                 )
         self.sessions[slot] = session
 
@@ -206,7 +206,7 @@ class _Upgrade:
         write_atomic(self.folder / "upgrade.md", page)
         if problem := append_step_summary(os.environ, page):
             self.say(problem)
-        headline = headline_of(found).text if is_judged else "Nothing was judged, and that is not green"
+        headline = headline_of(found).text if is_judged else "Nothing was judged, so the check fails"
         print(
             *screen(found),
             "",
@@ -221,7 +221,7 @@ class _Upgrade:
 
 
 def _unfinished(environment: UpgradeEnvironment, status: int | None, log: Path) -> _UnfinishedError:
-    """Return the error of a process that left no results, with what most often keeps it from that."""
+    """Return the error of a process that left no results, with the most common causes."""
     from pytest_accel.commands.runner import describe_exit, last_lines
 
     ended_well = status in _FINISHED

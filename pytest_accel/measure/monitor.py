@@ -248,7 +248,7 @@ class NvmlMonitor:
             return ()
         pids = held.keys() | busy.keys()
         if not own & pids:
-            self._say("processes", "hidden by a container, so that others cannot be told from ours")
+            self._say("processes", "hidden by a container, so that others cannot be separated from ours")
             return ()
         idle = 0.0 if busy else None  # without any sample of shares, idleness is unknown
         return tuple(

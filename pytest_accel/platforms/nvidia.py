@@ -167,13 +167,11 @@ def find(environ: Mapping[str, str] = os.environ) -> tuple[list[DetectedDevice],
             sliced += [gpus[-1].uuid] if mode and mode[0] else []
     chosen = select_visible(environ.get("CUDA_VISIBLE_DEVICES"), [gpu.uuid for gpu in gpus])
     devices = [replace(gpus[each], index=index) for index, each in enumerate(chosen)]
-    if any(
-        device.uuid in sliced for device in devices
-    ):  # CUDA enumerates one slice, and then no other device
-        return [], [
-            *problems,
-            "a visible GPU is in MIG mode: hide it, or switch MIG off (`nvidia-smi -mig 0`)",
-        ]
+    in_mig_mode = [device.index for device in devices if device.uuid in sliced]
+    if in_mig_mode:  # CUDA enumerates one slice, and then no other device
+        which = ", ".join(map(str, in_mig_mode))
+        remedy = "hide it (CUDA_VISIBLE_DEVICES), or switch MIG off (`nvidia-smi -mig 0`)"
+        return [], [*problems, f"GPU {which} is in MIG mode, and CUDA then finds no other GPU: {remedy}"]
     return devices, problems + _notes(gpus, devices, environ)
 
 

@@ -236,10 +236,17 @@ def from_hook(answers: Iterable[Iterable[PowerSource]]) -> tuple[PowerSource, ..
     return tuple(GuardedSource(source) for answer in answers for source in answer)
 
 
+_MEMBERS = ("name", "problem", "rails", "joules", "watts", "close")
+
+
 class GuardedSource(BaseSource):
     """A plugin's source: what raises or is no reading is left out and reported."""
 
     def __init__(self, source: PowerSource) -> None:
+        missing = [name for name in _MEMBERS if not hasattr(source, name)]
+        if missing or not all(isinstance(rail, Rail) for rail in source.rails):
+            wrong = f"has no {', '.join(missing)}" if missing else f"has the rails {source.rails!r}"
+            raise ValueError(f"{source!r} {wrong}. A source has {', '.join(_MEMBERS)}; rails are `Rail`s.")
         super().__init__(source.name)
         self.rails = tuple(source.rails)
         self._source = source
@@ -259,17 +266,16 @@ class GuardedSource(BaseSource):
         self._attempt("close", self._source.close)
 
     def _readings(self, method: str, highest: float) -> dict[str, float]:
-        def read() -> dict[str, float]:
-            return {rail: float(value) for rail, value in getattr(self._source, method)().items()}
-
-        readings = self._attempt(method, read) or {}
+        found = self._attempt(method, lambda: dict(getattr(self._source, method)())) or {}
         known = {rail.name for rail in self.rails}
-        for rail in [
-            each for each, value in readings.items() if each not in known or not 0 <= value <= highest
-        ]:
-            self.add_problem(
-                rail, method, f"{method}() says {rail!r}: {readings.pop(rail)!r}, which is no reading"
-            )
+        readings = {}
+        for rail, value in found.items():
+            if rail in known and isinstance(value, int | float) and 0 <= value <= highest:
+                readings[rail] = float(value)
+            else:
+                self.add_problem(
+                    str(rail), method, f"{method}() says {rail!r}: {value!r}, which is no reading"
+                )
         return readings
 
     def _attempt(self, method: str, call: Callable[[], Any]) -> Any:  # noqa: ANN401 -- each method has its own type

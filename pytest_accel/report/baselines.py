@@ -98,7 +98,18 @@ def _table(stored: Sequence[ShownBenchmark]) -> list[str]:
                 "; ".join(filter(None, [provisional, found.too_noisy, found.no_gate, anchored])) or "ok",
             ]
         )
-    titles = "benchmark, runs>, sessions>, throughput>, unit, ±>, noise>, resolves>, tolerance>, state"
+    titles = [
+        "benchmark",
+        "runs>",
+        "sessions>",
+        "throughput>",
+        "unit",
+        "±>",
+        "noise>",
+        "resolves>",
+        "tolerance>",
+        "state",
+    ]
     return text_table(titles, rows)
 
 

@@ -103,7 +103,8 @@ def series_table(points: Sequence[Point]) -> list[str]:
         ]
         for point in points
     ]
-    titles = f"when (UTC), session, revision, runs>, step>, {unit}>, against baseline>, verdict, environment"
+    titles = ["when (UTC)", "session", "revision", "runs>", "step>", f"{unit}>", "against baseline>"]
+    titles += ["verdict", "environment"]
     return text_table(titles, rows)
 
 
@@ -120,7 +121,17 @@ def sessions_table(sessions: Sequence[SessionFacts]) -> list[str]:
         ]
         for each in sessions
     ]
-    titles = "when (UTC), session, revision, host, benchmarks>, measured>, failed>, exit>, took>"
+    titles = [
+        "when (UTC)",
+        "session",
+        "revision",
+        "host",
+        "benchmarks>",
+        "measured>",
+        "failed>",
+        "exit>",
+        "took>",
+    ]
     return text_table(titles, rows)
 
 
@@ -150,9 +161,7 @@ def _moment(at: str) -> str:
     return printable(at)[:16].replace("T", " ")
 
 
-def text_table(titles: str, rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return a table; titles are separated by commas, and one that ends in `>` is of figures."""
-    columns = [
-        Column(title=title.removesuffix(">"), right=title.endswith(">")) for title in titles.split(", ")
-    ]
+def text_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return a table; a title that ends in `>` is of figures."""
+    columns = [Column(title=title.removesuffix(">"), right=title.endswith(">")) for title in titles]
     return lines_of(columns, [[Cell(text=printable(cell)) for cell in row] for row in rows])

@@ -266,17 +266,17 @@ def _reference(reference: ReferenceFigure) -> str:
 
 
 def _reproduce(session: SessionResults, failed: Sequence[Result]) -> list[str]:
+    if not session.command:  # of an upgrade, which one pytest does not reproduce
+        return []
     again = [each for each in failed if can_rerun(each) and each.benchmark.isprintable()][:_REPRODUCED]
-    lines = []
-    if session.command:
-        command = shlex.join(["pytest", *safe_arguments(session.command)])
-        lines += ["# this session", clipped(printable(command), _COMMAND_CHARACTERS)]
+    command = shlex.join(["pytest", *safe_arguments(session.command)])
+    lines = ["# this session", clipped(printable(command), _COMMAND_CHARACTERS)]
     if again:
         what = (
             "only what failed" if len(again) == len(failed) else f"{len(again)} of {len(failed)} that failed"
         )
         lines += [f"# {what}", printable(rerun(again, safe_arguments(session.command)))]
-    return fenced(lines, language="sh", characters=_COMMAND_CHARACTERS) if lines else []
+    return fenced(lines, language="sh", characters=_COMMAND_CHARACTERS)
 
 
 # --- changes to baselines -------------------------------------------------------------------------------
@@ -310,13 +310,14 @@ def render_proposal(session: SessionResults) -> str:
     blocks = [
         f"# {prose(platforms, characters=80)}: {summary}",
         " · ".join(facts),
-        "The commands are for the project's root folder on that machine. They measure anew.",
+        "The commands are for the project's root folder on that machine. They measure again.",
     ]
     blocks += [_proposed(members, session.command) for members in groups.values()]
-    is_cut = sum(len(block) + 2 for block in blocks) > LIMIT_CHARACTERS
-    while sum(len(block) + 2 for block in blocks) > LIMIT_CHARACTERS - len(_REST):
-        blocks.pop()
-    return "\n\n".join([*blocks, *([_REST] if is_cut else [])]) + "\n"
+    if sum(len(block) + 2 for block in blocks) > LIMIT_CHARACTERS:
+        while sum(len(block) + 2 for block in blocks) > LIMIT_CHARACTERS - len(_REST) - 2:
+            blocks.pop()
+        blocks.append(_REST)
+    return "\n\n".join(blocks) + "\n"
 
 
 def _proposed(members: Sequence[Result], command: Sequence[str]) -> str:

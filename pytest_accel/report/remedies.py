@@ -19,8 +19,8 @@ _REASON_CHARACTERS = 200
 _RUNS_A_DAY = 2  # of a recording that goes on: a second run shows what is of the day and what of the process
 # Options of a session that belong to the measurement itself, or name where it is kept.
 _KEPT_WITH_VALUE = (
-    *(f"--accel-{name}" for name in ("baselines", "history", "data", "budget", "warmup")),
-    *(f"--accel-{name}" for name in ("threads", "timeout", "rendezvous", "bind", "compile", "gate")),
+    *(f"--accel-{name}" for name in ("baselines", "history", "data", "budget")),
+    *(f"--accel-{name}" for name in ("timeout", "compile", "gate")),
     *("-c", "--config-file", "-o", "--override-ini", "-p", "--rootdir", "--import-mode"),
 )
 _KEPT_ALONE = ("--accel-require",)
@@ -54,7 +54,9 @@ def remedy(results: Sequence[Result], command: Sequence[str]) -> Command | None:
             room = min(MAX_RUNS - len(each.baseline) for each in more)
             count = "" if room >= RECORD_RUNS else f"={room}"
             return "Add baseline runs", f"{rerun(more, command)} --accel-record{count}"
-        case Ending.RECORDED if runs := [each for each in map(_runs_a_day, results) if each]:
+        case Ending.RECORDED if runs := [
+            count for each in results if (count := _runs_a_day(each, command)) > 0
+        ]:
             what = f"Go on recording on other days, until runs of {MIN_SESSIONS} sessions are stored"
             return what, f"{again} --accel-record={min(runs)}"
         case Outcome.VANISHED:
@@ -75,9 +77,11 @@ def _reason(results: Sequence[Result]) -> str:
     return shlex.quote(clipped(printable(found), _REASON_CHARACTERS) or "why it may stay so")
 
 
-def _runs_a_day(result: Result) -> int:
+def _runs_a_day(result: Result, command: Sequence[str]) -> int:
     """Return how many runs a recording lacks on each further day; 0 where it is complete, or full."""
-    now = baseline_quality((*result.baseline, *result.runs), result.tolerance) if result.runs else None
+    replaced = "--accel-update" in command
+    stored = (*(() if replaced else result.baseline), *result.runs)
+    now = baseline_quality(stored, result.tolerance) if result.runs else None
     if now is None or not now.provisional:
         return 0
     return min(_RUNS_A_DAY, (MAX_RUNS - now.runs) // max(MIN_SESSIONS - now.sessions, 1))

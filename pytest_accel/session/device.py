@@ -189,7 +189,7 @@ class _WorkerProgress(Progress):
 def hold_devices(
     item: pytest.Item, settings: Settings, platform: PlatformName, progress: Progress
 ) -> Iterator[None]:
-    """Hold the locks of this node's devices while a benchmark runs, its set-up included; LockedError if others do.
+    """Hold the locks of this node's devices while a benchmark runs, its set-up included; raise LockedError if another session does.
 
     Devices of other nodes are not locked: a scheduler gives whole nodes to a job that has several.
     """
@@ -212,7 +212,7 @@ def hold_devices(
                     [device.uuid for device in devices if device.uuid],
                     mode=settings.lock,
                     waiting=waiting,
-                    unlocked=lambda text: config.issue_config_time_warning(pytest.PytestWarning(text), 2),
+                    unlocked=lambda text: write_log(config, f"{item.name}: {text}"),
                     timeout_s=settings.timeout_s,
                 )
             )

@@ -72,7 +72,7 @@ def become_worker(config: pytest.Config) -> None:
 
 
 def exit_worker(status: object) -> NoReturn:
-    """Exit at once after what is registered with atexit: the interpreter needs 0.6 s to take torch apart."""
+    """Exit at once after what is registered with atexit: the interpreter needs 0.6 s to tear down torch."""
     atexit._run_exitfuncs()  # noqa: SLF001 - there is no public function
     sys.stdout.flush()
     sys.stderr.flush()

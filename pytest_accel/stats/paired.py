@@ -173,7 +173,7 @@ Sessions = Mapping[Slot, SessionResults]  # finished processes, in their order
 
 @dataclass(slots=True, kw_only=True)
 class PairedBenchmark:
-    """One benchmark in both environments, as far as it is known. The old one stands for a baseline."""
+    """One benchmark in both environments, as far as it is known. The old one serves as the baseline."""
 
     benchmark: str  # its node id
     old: list[Result] = field(default_factory=list)  # usable, one for each run, in the order of their pairs
@@ -285,7 +285,7 @@ def _why_incomparable(
 
 
 def notes(sessions: Sessions) -> Iterator[str]:
-    """Yield what is to be known of the measurement as a whole."""
+    """Yield notes on the whole measurement."""
     counts = Counter(
         slot.side
         for slot, session in sessions.items()

@@ -313,7 +313,7 @@ def table_page() -> str:
 def metrics_page() -> str:
     better = {"more": "more", "less": "less", None: "neither: it is a description"}
     return (
-        "# Metrics\n\nFigures beside throughput: stored with a run, published by studies, shown by `compare`.\n\n"
+        "# Metrics\n\nFigures beside throughput: stored with a run, and published by studies.\n\n"
         "## Of a run\n\n`metrics` of a run in baselines, results and the history; `accel.measure(..., metrics=...)` adds your "
         "own. In a process group they are means over ranks; names that end in `_j` are summed over devices.\n\n"
         + table(("name", "meaning"), [(code(name), about) for name, about in MEASURED.items()])

@@ -68,9 +68,11 @@ def _opened(path: str) -> io.FileIO:
 
 def open_shards(paths: list[Path]) -> ShardImages:
     """Open the shards of a split. Their index is cached: tarfile takes minutes for all of ImageNet."""
-    state = str(
-        (_INDEX, [(str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns) for path in paths])
-    )
+    state = str(_INDEX)
+    for path in paths:
+        with reading(path):
+            status = path.stat()
+        state += f"/{path.absolute()} {status.st_size} {status.st_mtime_ns}"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "pytest-accel")  # noqa: PTH111 - raises without a home
     cached = cache / f"shards-{hashlib.blake2b(os.fsencode(state), digest_size=8).hexdigest()}.npy"
     try:

@@ -154,6 +154,8 @@ def _from_torchvision(name: str, image_size: int | None, options: dict[str, Any]
         image_size = image_size or models.get_model_weights(name).DEFAULT.transforms().crop_size[0]
     if name.startswith("vit_"):
         options = {"image_size": image_size} | options
+    elif name.startswith("maxvit_"):
+        options = {"input_size": (image_size, image_size)} | options
     info = ModelInfo(name=name, task=task, image_size=image_size, channels=3)
     return partial(models.get_model, name, weights=None, **options), info
 

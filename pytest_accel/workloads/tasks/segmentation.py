@@ -125,7 +125,8 @@ def _part(extent: int, wanted: int, scale: float, random: Random | None) -> tupl
     taken = min(extent, max(1, round(wanted / scale)))
     room = extent - taken
     begin = room // 2 if random is None else random.randint(0, room)
-    return slice(begin, begin + taken), min(wanted, max(1, round(taken * scale)))
+    filled = wanted if taken < extent else min(wanted, max(1, round(taken * scale)))
+    return slice(begin, begin + taken), filled
 
 
 def synthetic_segmentation(
@@ -147,7 +148,7 @@ def synthetic_segmentation(
     return pixels, torch.where(masks == classes, IGNORE, masks).to(torch.uint8).contiguous()
 
 
-CROP = (512, 1024)  # where neither the model nor the user says one: the smaller of those of the studies
+CROP = (512, 1024)  # where neither the model nor the user specifies one: the smaller of those of the studies
 AUXILIARY_WEIGHT = 0.4  # of a second head's loss, as DeepLabV3+ is trained
 
 

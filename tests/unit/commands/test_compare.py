@@ -65,7 +65,7 @@ class TestExitStatus:
         results_file(Path("after.json"), after)
         text = compare("h200", "after.json", "--fail-on-regression", status=1)
         assert "--fail-on-regression: 0 judged" in text
-        assert "that is not green" in text
+        assert "so the check fails" in text
         compare("h200", "after.json")
 
     @pytest.mark.parametrize("measured", [runs(1, session="s2"), ()], ids=["measured", "unmeasured"])
@@ -83,7 +83,7 @@ class TestExitStatus:
         results_file(Path("after.json"), fine, result(measured=measured, status=status))
         text = compare("h200", "after.json", "--fail-on-regression", status=1)
         assert f"note: test_cnn[resnet50]: not judged: {why}" in text
-        assert "1 judged, 1 failed or went unmeasured, and that is not green" in text
+        assert "1 judged, 1 failed or went unmeasured, so the check fails" in text
         assert "INCONCLUSIVE" not in text
 
     def test_what_failed_before_it_had_a_place_is_not_green(self, compare):

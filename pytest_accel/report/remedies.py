@@ -54,9 +54,7 @@ def remedy(results: Sequence[Result], command: Sequence[str]) -> Command | None:
             room = min(MAX_RUNS - len(each.baseline) for each in more)
             count = "" if room >= RECORD_RUNS else f"={room}"
             return "Add baseline runs", f"{rerun(more, command)} --accel-record{count}"
-        case Ending.RECORDED if runs := [
-            count for each in results if (count := _runs_a_day(each, command)) > 0
-        ]:
+        case Ending.RECORDED if runs := [n for each in results if (n := _runs_a_day(each, command)) > 0]:
             what = f"Go on recording on other days, until runs of {MIN_SESSIONS} sessions are stored"
             return what, f"{again} --accel-record={min(runs)}"
         case Outcome.VANISHED:

@@ -63,9 +63,10 @@ def test_scripts_and_the_shell_of_the_definition_are_clean(tmp_path):
 def test_it_runs_as_nobody_special_and_checks_itself():
     lines = CONTAINERFILE.read_text().splitlines()
     user = lines.index("USER ${USER_ID}")
-    assert "RUN pytest --pyargs pytest_accel.suites --collect-only -q -p no:cacheprovider" in lines[user:]
+    collect = "pytest --pyargs pytest_accel.suites --collect-only -q --strict-markers -p no:cacheprovider"
+    assert f"RUN {collect}" in lines[user:]
     assert not [line for line in lines[user + 1 :] if line.startswith("USER")]
-    assert "pytest --pyargs pytest_accel.suites --collect-only -q -p no:cacheprovider" in sections()["test"]
+    assert collect in sections()["test"]
 
 
 def test_both_kinds_of_image_take_the_same_arguments_and_tell_the_same_name():

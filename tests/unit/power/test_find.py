@@ -201,7 +201,7 @@ def test_the_example_costs_nothing_where_its_sensor_is_gone(tmp_path):
     source.close()
 
 
-@pytest.mark.parametrize("garbage", [float("nan"), float("inf"), -1.0])
+@pytest.mark.parametrize("garbage", [float("nan"), float("inf"), -1.0, None, "much", [1]])
 def test_impossible_reading_is_left_out_and_the_others_stay(garbage):
     assert guarded({"c": 1.0}).joules() == {}  # none of its rails
     source = guarded({"a": garbage, "b": 2})
@@ -209,8 +209,13 @@ def test_impossible_reading_is_left_out_and_the_others_stay(garbage):
     assert f"joules() says 'a': {garbage!r}, which is no reading" in source.problem
 
 
-@pytest.mark.parametrize("garbage", [None, "much", [1]])
-def test_source_that_gives_no_numbers_is_reported(garbage):
-    source = guarded({"a": garbage, "b": 2})
-    assert source.joules() == source.watts() == {}
-    assert "joules raised" in source.problem
+@pytest.mark.parametrize(
+    ("source", "complaint"),
+    [
+        (object(), "has no name, problem, rails, joules, watts, close. A source has"),
+        (types.SimpleNamespace(**dict.fromkeys(("problem", "joules", "watts", "close")), name="x", rails=["a"]), r"has the rails \['a'\]"),
+    ],
+)  # fmt: skip
+def test_what_is_no_source_is_refused_with_its_members(source, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        from_hook([[source]])

@@ -100,6 +100,9 @@ class TestText:
         assert "too short to say" in unchanged(trend(stepped()[:5]))
         assert unchanged(trend(stepped(at=99))) == "no change"
 
+    def test_unit_may_have_a_comma(self):
+        assert "images, 224 px/s" in series_table([point(1, 1000, unit="images, 224 px")])[0]
+
     def test_no_control_character_reaches_the_terminal(self):
         evil = "\x1b[31m\x00\n"
         bad = [point(n, 1000, unit=evil, status=evil) for n in range(2)]

@@ -83,6 +83,15 @@ def test_a_provisional_recording_goes_on_for_as_many_runs_as_there_is_room_for(s
     assert options == ([f"--accel-record={a_day}"] if a_day else [])
 
 
+def test_replaced_runs_do_not_count_as_stored():
+    source = random.Random(7)
+    old, new = make_runs(source, 0.04, runs=9, session="old"), make_runs(source, 0.04, runs=5)
+    session = make_session(
+        [make_result(Ending.RECORDED, runs=new, baseline=old)], command=("--accel-update",)
+    )
+    assert commands(render_proposal(session))[0][-1] == "--accel-record=2"
+
+
 def test_what_decided_the_measurement_is_kept_and_what_wrote_files_is_not():
     kept = (
         "--accel-baselines=/srv/b --accel-history=/h --accel-data=/d --accel-budget=9s -o a=b --accel-require"

@@ -340,6 +340,17 @@ def test_session_waits_for_devices_and_holds_them_while_it_measures(item, monkey
     assert item.config.stash[WAITED_S] > 0
 
 
+def test_device_that_cannot_be_locked_is_measured_and_logged(item, folder, monkeypatch):
+    said = []
+    monkeypatch.setattr(device, "write_log", lambda config, text: said.append(text))
+    folder.write_text("a file, where a folder should be")
+    with hold_devices(item, Settings(), PlatformName("h200"), None):
+        pass
+    (text,) = said
+    assert text.startswith("test_step: ")
+    assert str(folder) in text
+
+
 def test_device_that_is_held_is_refused(item):
     with (
         holder(A),

@@ -62,6 +62,11 @@ def test_convolutional_models_are_recognized(name, convolutional):
     assert info.convolutional is convolutional
 
 
+def test_maxvit_is_built_for_its_image_size():
+    model, _ = build_model("maxvit_t", image_size=448, device=torch.device("meta"))
+    assert model(torch.zeros(2, 3, 448, 448, device="meta")).shape == (2, 1000)
+
+
 def test_callable_builds_a_model():
     _, info = build_model(lambda: nn.Linear(3, 2))
     assert (info.parameters, info.own, info.image_size) == (8, True, None)

@@ -47,6 +47,12 @@ def test_crop_has_one_shape_and_an_image_follows_its_mask(crop, seed):
     assert different.any(dim=1).sum() <= 6
 
 
+def test_large_image_fills_every_crop():
+    image, classes = torch.zeros((3, 96, 128), dtype=torch.uint8), torch.zeros((96, 128), dtype=torch.uint8)
+    _, masks = cropped(image, classes, (41, 53), range(300))
+    assert not (masks == 255).any()
+
+
 @pytest.mark.parametrize("seed", [None, 3])
 def test_small_image_is_padded_at_the_right_and_at_the_bottom(seed, monkeypatch):
     monkeypatch.setattr(module, "SCALES", (1.0, 1.0))

@@ -281,7 +281,7 @@ class TestForeignProcesses:
         seen = monitor(gpu(processes=processes, process_utilization=""))
         assert seen["foreign"] == []
         assert seen["problems"] == [
-            "NVML GPU-8f3aab12: processes: hidden by a container, so that others cannot be told from ours"
+            "NVML GPU-8f3aab12: processes: hidden by a container, so that others cannot be separated from ours"
         ]
 
 

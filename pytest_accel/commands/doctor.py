@@ -20,7 +20,7 @@ from pytest_accel.commands.registry import (
     data_folder,
     find_project,
 )
-from pytest_accel.doctor.doctor import Finding, Level, to_plain, worst
+from pytest_accel.doctor.findings import Finding, Level, to_plain, worst
 from pytest_accel.platforms.host import format_list
 from pytest_accel.stats.quantities import counted, gibibytes, printable
 

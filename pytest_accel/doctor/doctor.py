@@ -1,83 +1,22 @@
-"""Examination of this machine: every check under a time limit, without importing torch; findings with remedies."""
+"""Examination of this machine: every check under a time limit, without importing torch."""
 
 from __future__ import annotations
 
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from enum import StrEnum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from pytest_accel.doctor import gpus, host, software
+from pytest_accel.doctor.findings import DEVICES, Finding, Sheet
 from pytest_accel.platforms import amd
 from pytest_accel.platforms.host import HostFiles, allowed_cpus
 from pytest_accel.platforms.machine import find_ipus
 from pytest_accel.stats.quantities import gibibytes
-
-
-class Level(StrEnum):
-    """Importance for a measurement."""
-
-    OK = "ok"
-    WARNING = "warning"  # less accurate, or not comparable
-    PROBLEM = "problem"  # not trustworthy, or impossible
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One checked subject, and the remedy of a warning or a problem."""
-
-    group: str  # devices, software, cpu, memory, load, network, disk
-    subject: str  # such as power limit
-    text: str
-    level: Level = Level.OK
-    remedy: str = ""
-    of: str = ""  # the device, if there are several: GPU 0
-    known: bool = True  # False: not reported here, so that nothing was checked
-
-
-@dataclass(frozen=True, slots=True)
-class Sheet:
-    """Constructors of findings of one group; `of` is the device that they are about, `subject` what was checked."""
-
-    group: str
-    subject: str = ""
-    of: str = ""
-
-    def __call__(self, subject: str) -> Sheet:
-        return replace(self, subject=subject)
-
-    def ok(self, text: str) -> Finding:
-        return Finding(group=self.group, of=self.of, subject=self.subject, text=text)
-
-    def warning(self, text: str, remedy: str) -> Finding:
-        return replace(self.ok(text), level=Level.WARNING, remedy=remedy)
-
-    def problem(self, text: str, remedy: str) -> Finding:
-        return replace(self.ok(text), level=Level.PROBLEM, remedy=remedy)
-
-    def unknown(self, why: str) -> Finding:
-        """Return a finding that is no warning, because there is nothing to do about it here."""
-        return replace(self.ok(f"not reported: {why}"), known=False)
-
-
-DEVICES = Sheet("devices")
-
-
-def worst(findings: Iterable[Finding]) -> Level:
-    levels = {finding.level for finding in findings}
-    return next((level for level in (Level.PROBLEM, Level.WARNING) if level in levels), Level.OK)
-
-
-def to_plain(findings: Iterable[Finding]) -> list[dict[str, str | bool]]:
-    """Return findings as JSON values, every field included."""
-    return [{**asdict(finding), "level": finding.level.value} for finding in findings]
-
-
-# --- examination of this machine --------------------------------------------------------------------
 
 T = TypeVar("T")
 
@@ -99,8 +38,6 @@ def examine(
     roots: Roots, environ: Mapping[str, str] = os.environ, *, pause: Callable[[float], None] = time.sleep
 ) -> tuple[Finding, ...]:
     """Return all findings in the order of the screen; `pause` sleeps while the load is observed."""
-    from pytest_accel.doctor import gpus, host, software  # whose checks import what is defined above
-
     files, cpus = HostFiles(root=roots.host), allowed_cpus()
     folders = host.folders(roots.host, environ, data=roots.data, baselines=roots.baselines)
     # All begin at once, so that checks that hang cost their limit once.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_accel.doctor.doctor import DEVICES, Finding, Sheet
+from pytest_accel.doctor.findings import DEVICES, Finding, Sheet
 from pytest_accel.platforms import nvidia
 from pytest_accel.platforms.host import HostFiles, device_affinities, format_list
 from pytest_accel.platforms.nvidia import (

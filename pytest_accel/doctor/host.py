@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_accel.doctor.doctor import Finding, Sheet
+from pytest_accel.doctor.findings import Finding, Sheet
 from pytest_accel.platforms.host import (
     HostFiles,
     cpu_quota,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from pytest_accel.doctor.doctor import Finding, Sheet
+from pytest_accel.doctor.findings import Finding, Sheet
 from pytest_accel.platforms.environment import container
 from pytest_accel.platforms.host import HostFiles, read_file
 from pytest_accel.stats.quantities import counted

@@ -98,7 +98,8 @@ class Outputs:
 
     def examine(self) -> None:
         """Examine the machine as `pytest-accel doctor` does."""
-        from pytest_accel.doctor.doctor import Roots, examine, to_plain
+        from pytest_accel.doctor.doctor import Roots, examine
+        from pytest_accel.doctor.findings import to_plain
 
         roots = Roots(
             baselines=baselines_root(self.settings, self.config.rootpath),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_accel.commands.doctor import screen, verdict
-from pytest_accel.doctor.doctor import Finding, Level
+from pytest_accel.doctor.findings import Finding, Level
 
 
 def finding(subject, text="fine", *, level=Level.OK, group="devices", **more):

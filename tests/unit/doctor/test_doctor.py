@@ -15,7 +15,8 @@ import pytest
 
 import pytest_accel.doctor
 from pytest_accel.doctor import doctor, gpus, host
-from pytest_accel.doctor.doctor import Finding, Level, Roots, examine, to_plain
+from pytest_accel.doctor.doctor import Roots, examine
+from pytest_accel.doctor.findings import Finding, Level, to_plain
 
 # Recorded in a container of one of two NUMA nodes, control groups of version 2; shortened.
 HOST = {

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_accel.doctor.doctor import Finding, Level
+from pytest_accel.doctor.findings import Finding, Level
 from pytest_accel.doctor.gpus import examine, examine_gpu
 from pytest_accel.platforms.host import HostFiles
 from pytest_accel.platforms.nvidia import Nvml
@@ -141,7 +141,7 @@ def test_no_answer_of_nvml_breaks_a_check(tmp_path_factory, answers):
 CODE = """
 import json, os, sys
 from pathlib import Path
-from pytest_accel.doctor.doctor import to_plain
+from pytest_accel.doctor.findings import to_plain
 from pytest_accel.platforms.host import HostFiles
 from pytest_accel.doctor.gpus import examine
 devices = examine(HostFiles(root=Path(os.environ["HOST_ROOT"])), os.environ, frozenset({0, 1}))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_accel.doctor import host
-from pytest_accel.doctor.doctor import Level
+from pytest_accel.doctor.findings import Level
 from pytest_accel.doctor.host import (
     Folder,
     cpu_shares,

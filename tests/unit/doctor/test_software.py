@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_accel.doctor import software
-from pytest_accel.doctor.doctor import Level
+from pytest_accel.doctor.findings import Level
 from pytest_accel.doctor.software import (
     TorchBuild,
     examine_network,

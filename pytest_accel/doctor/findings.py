@@ -1,0 +1,66 @@
+"""Findings of the doctor: what was checked, how important it is, and its remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+
+
+class Level(StrEnum):
+    """Importance for a measurement."""
+
+    OK = "ok"
+    WARNING = "warning"  # less accurate, or not comparable
+    PROBLEM = "problem"  # not trustworthy, or impossible
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One checked subject, and the remedy of a warning or a problem."""
+
+    group: str  # devices, software, cpu, memory, load, network, disk
+    subject: str  # such as power limit
+    text: str
+    level: Level = Level.OK
+    remedy: str = ""
+    of: str = ""  # the device, if there are several: GPU 0
+    known: bool = True  # False: not reported here, so that nothing was checked
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """Constructors of findings of one group; `of` is the device that they are about, `subject` what was checked."""
+
+    group: str
+    subject: str = ""
+    of: str = ""
+
+    def __call__(self, subject: str) -> Sheet:
+        return replace(self, subject=subject)
+
+    def ok(self, text: str) -> Finding:
+        return Finding(group=self.group, of=self.of, subject=self.subject, text=text)
+
+    def warning(self, text: str, remedy: str) -> Finding:
+        return replace(self.ok(text), level=Level.WARNING, remedy=remedy)
+
+    def problem(self, text: str, remedy: str) -> Finding:
+        return replace(self.ok(text), level=Level.PROBLEM, remedy=remedy)
+
+    def unknown(self, why: str) -> Finding:
+        """Return a finding that is no warning, because there is nothing to do about it here."""
+        return replace(self.ok(f"not reported: {why}"), known=False)
+
+
+DEVICES = Sheet("devices")
+
+
+def worst(findings: Iterable[Finding]) -> Level:
+    levels = {finding.level for finding in findings}
+    return next((level for level in (Level.PROBLEM, Level.WARNING) if level in levels), Level.OK)
+
+
+def to_plain(findings: Iterable[Finding]) -> list[dict[str, str | bool]]:
+    """Return findings as JSON values, every field included."""
+    return [{**asdict(finding), "level": finding.level.value} for finding in findings]

@@ -11,7 +11,7 @@ export PYTHONDONTWRITEBYTECODE =
 prepare: $(READY)
 
 bench: $(READY)
-	$(BIN)/python -m pytest bench_suites -m cpu $(ARGS)
+	$(BIN)/python -m pytest bench_suites -m cpu --accel-budget 2s $(ARGS)
 
 # Files go in their own order, slow ones first: xdist would begin with those that have the most tests.
 test: $(READY) lint

@@ -23,9 +23,9 @@ from pytest_accel.options import COMPILE_MODES
 from pytest_accel.workloads.config import StepConfig
 from pytest_accel.workloads.data.sources import Batch
 from pytest_accel.workloads.flops import count
-from pytest_accel.workloads.input_pipeline import InputPipeline, Plan
+from pytest_accel.workloads.input_pipeline import InputPipeline, ModelInfo, Plan
 from pytest_accel.workloads.memory import is_out_of_memory
-from pytest_accel.workloads.models.build import ModelInfo, task_of
+from pytest_accel.workloads.models.build import task_of
 
 CUDA_GRAPH_MODES = ("reduce-overhead", "max-autotune")
 # Below these a step waits for its launches, so they are recorded. Measured on an H200, which needs 5 ms for 2 TFLOP:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from math import gcd
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
@@ -18,9 +18,6 @@ from pytest_accel.workloads.config import SOURCES, Configuration, Loss, StepConf
 from pytest_accel.workloads.data.files import DataError, DataMissing, Split, SyntheticDataWarning
 from pytest_accel.workloads.data.loader import HostBatches, TrainingOrder, spare_cpus
 from pytest_accel.workloads.data.sources import Batch, BatchSource, LoaderSource, RotatingSource
-
-if TYPE_CHECKING:
-    from pytest_accel.workloads.models.build import ModelInfo
 
 ModelTask: TypeAlias = Literal[
     "classification", "reconstruction", "language", "detection", "segmentation", "answering"
@@ -32,6 +29,22 @@ ROTATION = 4
 ROTATION_BYTES = 2 * 1024**3  # fewer batches where they take more memory
 # Ranks draw from seeds this far apart. Within 32 bits: a CPU's generator ignores the rest of a seed.
 RANK_STRIDE = 1_000_003
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInfo:
+    """What a step must know of a model to build its batches."""
+
+    name: str
+    task: ModelTask = "classification"
+    parameters: int = 0
+    convolutional: bool = False  # channels last is faster
+    image_size: int | None = None  # pixels, height and width; None: any, the data decides
+    crop: tuple[int, int] | None = None  # height and width that it is trained at, where it takes any size
+    channels: int | None = None
+    vocabulary: int | None = None
+    sequence: int | None = None
+    own: bool = False  # the user's callable: nothing about it was looked up
 
 
 class Sizes(NamedTuple):

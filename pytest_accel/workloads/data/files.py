@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Split: TypeAlias = Literal["train", "test"]
 Tensor: TypeAlias = Any  # torch is untyped here
 
+JPEG_ENDINGS = (".jpeg", ".jpg")
 AGAIN = "Download or extract it again, or take it out of the data set."
 
 

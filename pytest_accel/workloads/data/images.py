@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -14,6 +13,7 @@ import torch
 from pytest_accel.measure.errors import unknown_value
 from pytest_accel.workloads.data.files import (
     IMAGE_SETS,
+    JPEG_ENDINGS,
     DataError,
     Split,
     find_folder,
@@ -23,72 +23,17 @@ from pytest_accel.workloads.data.files import (
     reading,
     unreadable,
 )
+from pytest_accel.workloads.data.loader import ArrayImages, EncodedImages
+from pytest_accel.workloads.data.shards import open_shards
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from pytest_accel.workloads.data.loader import BatchRequest
-
 Tensor: TypeAlias = Any  # torch is untyped here
-EncodedBatch: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]  # all bytes, length of each, labels, indices
-
 CIFAR_RECORD_BYTES = 2 + 3 * 32 * 32  # the coarse label, the fine one, then red, green and blue planes
 MNIST_PREFIX = {"train": "train", "test": "t10k"}
 DIGITS_MAX = 16  # a value counts the inked pixels of a 4 x 4 block
 SPLIT_FOLDERS = {"train": ("train",), "test": ("val", "test")}
-JPEG_ENDINGS = (".jpeg", ".jpg")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ArrayImages:
-    """A whole set in memory. A loader's reader of their batches: a set shorter than the order is repeated."""
-
-    images: Tensor  # uint8 (N, channels, height, width)
-    labels: Tensor  # int64 (N,)
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, wanted: BatchRequest) -> tuple[Tensor, Tensor]:
-        chosen = torch.tensor(wanted.indices) % len(self)
-        return self.images[chosen], self.labels[chosen]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class EncodedImages:
-    """JPEGs on disk.
-
-    Names are one large array, which forked workers share: a Python string for each would have its reference count
-    written, and workers would copy all pages.
-    """
-
-    root: str
-    names: NDArray[np.bytes_]
-    labels: Tensor  # int64 (N,)
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    @property
-    def groups(self) -> tuple[int, ...] | None:
-        """The lengths of runs of images that are read in order; None: there are none."""
-        return None
-
-    def name(self, index: int) -> str:
-        """Return the path of an image."""
-        return f"{self.root}/{os.fsdecode(self.names[index])}"
-
-    def read(self, index: int) -> Tensor:
-        """Return the bytes of an image, uint8 in one dimension; DataError where they are missing."""
-        return read_bytes(self.name(index))
-
-    def __getitem__(self, wanted: BatchRequest) -> EncodedBatch:
-        """Return the bytes of a batch, for a device that decodes them."""
-        read = [self.read(index) for index in wanted.indices]
-        indices = torch.tensor(wanted.indices)
-        return torch.cat(read), torch.tensor([len(each) for each in read]), self.labels[indices], indices
-
-
 Images: TypeAlias = ArrayImages | EncodedImages
 T = TypeVar("T", ArrayImages, EncodedImages)
 
@@ -110,8 +55,6 @@ def open_images(root: Path | None, name: str, split: Split) -> Images:
     folder = find_folder(root, name, "food-101" if name == "food101" else name)
     for each in SPLIT_FOLDERS[split]:
         if shards := sorted((folder / each).glob("*.tar")):
-            from pytest_accel.workloads.data.shards import open_shards
-
             return _checked(open_shards(shards), name)
     return _open_food101(folder, split) if name == "food101" else _open_imagenet(folder, split)
 

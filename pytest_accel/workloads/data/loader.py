@@ -15,19 +15,23 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, count
 from random import Random
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch.utils.data import DataLoader
 from torch.utils.data._utils.signal_handling import _remove_worker_pids
 
-from pytest_accel.workloads.data.files import DataError
-from pytest_accel.workloads.data.images import ArrayImages, EncodedImages
+from pytest_accel.workloads.data.files import DataError, read_bytes
 from pytest_accel.workloads.data.pixels import crop_for, crop_on_host, decode_on_host
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 Tensor: TypeAlias = Any  # torch is untyped here
 # Has `__getitem__` of a request, as a DataLoader's data set; runs in worker processes and never touches a device
 Reader: TypeAlias = Any
+EncodedBatch: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]  # all bytes, length of each, labels, indices
 
 TIMEOUT_S = 300.0  # for one batch: a file system that does not answer must not hang the benchmark
 POLL_S = 0.2  # between two checks for dead workers
@@ -127,6 +131,56 @@ def mixed_seed(seed: int, epoch: int) -> int:
 
 
 # --- readers ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ArrayImages:
+    """A whole set in memory. A loader's reader of their batches: a set shorter than the order is repeated."""
+
+    images: Tensor  # uint8 (N, channels, height, width)
+    labels: Tensor  # int64 (N,)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, wanted: BatchRequest) -> tuple[Tensor, Tensor]:
+        chosen = torch.tensor(wanted.indices) % len(self)
+        return self.images[chosen], self.labels[chosen]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EncodedImages:
+    """JPEGs on disk.
+
+    Names are one large array, which forked workers share: a Python string for each would have its reference count
+    written, and workers would copy all pages.
+    """
+
+    root: str
+    names: NDArray[np.bytes_]
+    labels: Tensor  # int64 (N,)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def groups(self) -> tuple[int, ...] | None:
+        """The lengths of runs of images that are read in order; None: there are none."""
+        return None
+
+    def name(self, index: int) -> str:
+        """Return the path of an image."""
+        return f"{self.root}/{os.fsdecode(self.names[index])}"
+
+    def read(self, index: int) -> Tensor:
+        """Return the bytes of an image, uint8 in one dimension; DataError where they are missing."""
+        return read_bytes(self.name(index))
+
+    def __getitem__(self, wanted: BatchRequest) -> EncodedBatch:
+        """Return the bytes of a batch, for a device that decodes them."""
+        read = [self.read(index) for index in wanted.indices]
+        indices = torch.tensor(wanted.indices)
+        return torch.cat(read), torch.tensor([len(each) for each in read]), self.labels[indices], indices
 
 
 def spare_cpus() -> int:

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 
 from pytest_accel.storage.files import replace_file
-from pytest_accel.workloads.data.files import reading, unreadable
-from pytest_accel.workloads.data.images import JPEG_ENDINGS, EncodedImages, Tensor
+from pytest_accel.workloads.data.files import JPEG_ENDINGS, reading, unreadable
+from pytest_accel.workloads.data.loader import EncodedImages, Tensor
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

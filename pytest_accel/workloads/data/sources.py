@@ -22,9 +22,10 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from pytest_accel.workloads.data.files import DataError
-from pytest_accel.workloads.data.images import EncodedBatch, EncodedImages
 from pytest_accel.workloads.data.loader import (
     TIMEOUT_S,
+    EncodedBatch,
+    EncodedImages,
     HostBatches,
     TrainingOrder,
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from importlib.util import find_spec
 from typing import Any, TypeAlias
@@ -17,7 +17,7 @@ from torch import nn
 
 from pytest_accel.measure.errors import did_you_mean
 from pytest_accel.workloads.config import Model, StepConfig, callable_name
-from pytest_accel.workloads.input_pipeline import ModelTask
+from pytest_accel.workloads.input_pipeline import ModelInfo, ModelTask
 from pytest_accel.workloads.models import bert, convnets, dino, gpt, segmentation
 from pytest_accel.workloads.models.detection import build_detector
 
@@ -28,22 +28,6 @@ WHERE_NAMES_COME_FROM = (
 )
 # Arguments that every model is built with: a second value for one of them would be a TypeError.
 BUILD_ARGUMENTS = ("device", "image_size", "model", "num_classes", "seed")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelInfo:
-    """What a step must know of a model to build its batches."""
-
-    name: str
-    task: ModelTask = "classification"
-    parameters: int = 0
-    convolutional: bool = False  # channels last is faster
-    image_size: int | None = None  # pixels, height and width; None: any, the data decides
-    crop: tuple[int, int] | None = None  # height and width that it is trained at, where it takes any size
-    channels: int | None = None
-    vocabulary: int | None = None
-    sequence: int | None = None
-    own: bool = False  # the user's callable: nothing about it was looked up
 
 
 # A builder, and what is known before it is called

@@ -35,6 +35,7 @@ from pytest_accel.workloads.data.pixels import decode_on_host, resize_on_host, s
 from pytest_accel.workloads.data.sources import Batch
 from pytest_accel.workloads.input_pipeline import (
     InputPipeline,
+    ModelInfo,
     Plan,
     Sizes,
     files_configuration,
@@ -46,8 +47,6 @@ from pytest_accel.workloads.models.detection import Predictions, Scenes, Targets
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from pytest_accel.workloads.models.build import ModelInfo
 
 
 Tensor: TypeAlias = Any  # torch is untyped here

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
 from torch.nn import functional as F
@@ -14,8 +14,10 @@ from torch.nn import functional as F
 from pytest_accel.measure.device import DEVICE_QUEUES, MOST_QUEUES, is_nvidia, widen_device_queues
 from pytest_accel.workloads.config import DECODERS, MEMORY_FORMATS, Configuration, Loss, StepConfig
 from pytest_accel.workloads.data.files import IMAGE_SETS, SlowDecodingWarning, Split
-from pytest_accel.workloads.data.images import ArrayImages, EncodedImages, Images, open_images
+from pytest_accel.workloads.data.images import Images, open_images
 from pytest_accel.workloads.data.loader import (
+    ArrayImages,
+    EncodedImages,
     PhotographReader,
     Reader,
     TrainingOrder,
@@ -33,6 +35,7 @@ from pytest_accel.workloads.data.sources import (
 )
 from pytest_accel.workloads.input_pipeline import (
     InputPipeline,
+    ModelInfo,
     Plan,
     Sizes,
     host_batches,
@@ -41,9 +44,6 @@ from pytest_accel.workloads.input_pipeline import (
     smoothed_cross_entropy,
     through_loader,
 )
-
-if TYPE_CHECKING:
-    from pytest_accel.workloads.models.build import ModelInfo
 
 EVALUATION_BATCH = 256
 READERS_FOR_A_DECODER = 6  # they only read: on an H200 six keep up with 16,000 images/s decoded on the device

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
 
 import torch
 from torch.nn import functional as F
@@ -26,16 +26,13 @@ from pytest_accel.workloads.data.pixels import decode_on_host, resize_on_host, s
 from pytest_accel.workloads.data.sources import Batch
 from pytest_accel.workloads.input_pipeline import (
     InputPipeline,
+    ModelInfo,
     Plan,
     Sizes,
     files_configuration,
     no_smoothing,
     through_loader,
 )
-
-if TYPE_CHECKING:
-    from pytest_accel.workloads.models.build import ModelInfo
-
 
 Tensor: TypeAlias = Any  # torch is untyped here
 

@@ -17,6 +17,7 @@ from pytest_accel.workloads.data.files import Split, find_folder, missing, readi
 from pytest_accel.workloads.data.sources import Batch, MemorySource
 from pytest_accel.workloads.input_pipeline import (
     InputPipeline,
+    ModelInfo,
     Plan,
     Sizes,
     no_smoothing,
@@ -25,8 +26,6 @@ from pytest_accel.workloads.input_pipeline import (
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from pytest_accel.workloads.models.build import ModelInfo
 
 
 Tensor: TypeAlias = Any  # torch is untyped here

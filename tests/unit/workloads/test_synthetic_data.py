@@ -9,8 +9,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from pytest_accel.workloads.build import check_data, make_batch
-from pytest_accel.workloads.input_pipeline import ROTATION_BYTES
-from pytest_accel.workloads.models.build import ModelInfo
+from pytest_accel.workloads.input_pipeline import ROTATION_BYTES, ModelInfo
 from pytest_accel.workloads.tasks.segmentation import MaskPlan
 from pytest_accel.workloads.tasks.text import QuestionPlan
 from tests.support.plans import plan_data, scene_plan

@@ -16,7 +16,8 @@ from torchvision import datasets
 
 from pytest_accel.workloads.build import find_set
 from pytest_accel.workloads.data.files import IMAGE_SETS, DataError, DataMissing
-from pytest_accel.workloads.data.images import ArrayImages, EncodedImages, open_images
+from pytest_accel.workloads.data.images import open_images
+from pytest_accel.workloads.data.loader import ArrayImages, EncodedImages
 from tests.support.data_sets import (
     SYNSETS,
     pixels,

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from pytest_accel.workloads.data import loader as module
 from pytest_accel.workloads.data.files import DataError
-from pytest_accel.workloads.data.images import ArrayImages, open_images
+from pytest_accel.workloads.data.images import open_images
 from pytest_accel.workloads.data.loader import (
+    ArrayImages,
     HostBatches,
     PhotographReader,
     TrainingOrder,

@@ -154,6 +154,7 @@ def test_compiled_step_of_dino_is_not_recompiled_for_other_boxes(monkeypatch):
         with step.computing_only():
             step()
         step.check()
+        assert step.configuration["compile_parts"] is True
     # A block of each of three stages, one layer of the encoder for both, the proposer, one of the decoder for both, the
     # costs, and, when the host has matched, the loss.
     assert graphs.count == first == 8

@@ -35,6 +35,14 @@ def test_cnn(train, model):
     train(model, data="imagenet", image_size=_pixels(model), batch_size=MODELS[model], precision="bf16")
 
 
+@on(accelerators(memory_gb=40, dtype="bf16", vendor="nvidia"))
+@pytest.mark.accel(reference="pearc22/cnn/{model}")
+@pytest.mark.parametrize("model", ["resnet50"])
+def test_cnn_tuned(train, model):
+    """As test_cnn, with custom kernels for the stem and its pooling."""
+    train(model, data="imagenet", image_size=224, batch_size=MODELS[model], precision="bf16", tuned=True)
+
+
 @pytest.mark.sweep
 @on(ALL_PRECISIONS)
 @pytest.mark.accel(budget="2s", reference="pearc22/batch/{model}/{batch_size}")

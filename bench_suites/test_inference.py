@@ -7,6 +7,7 @@ import pytest
 from pytest_accel import accelerators, cpu, on
 
 VALIDATION_IMAGES = 50_000
+NVIDIA = accelerators(memory_gb=16, dtype="bf16", vendor="nvidia")
 
 
 @cpu
@@ -26,7 +27,24 @@ def test_inference(infer, model):
     infer(model, data="imagenet", batch_size=1024, precision="bf16", epoch_size=VALIDATION_IMAGES)
 
 
+@on(NVIDIA)
+@pytest.mark.accel(reference="nrp/infer/{model}")
+@pytest.mark.parametrize("model", ["resnet50"])
+def test_inference_tuned(infer, model):
+    """As test_inference, with fused convolution, batch norm and ReLU."""
+    infer(model, data="imagenet", batch_size=1024, precision="bf16", epoch_size=VALIDATION_IMAGES, tuned=True)
+
+
 @on(accelerators(memory_gb=16, dtype="bf16"))
 @pytest.mark.parametrize("model", ["resnet50", "swin_t"])
 def test_latency(infer, model):
     infer(model, data="imagenet", source="synthetic", batch_size=1, precision="bf16", latency=True)
+
+
+@on(NVIDIA)
+@pytest.mark.parametrize("model", ["resnet50"])
+def test_latency_tuned(infer, model):
+    """As test_latency, with the kernels of test_inference_tuned."""
+    infer(
+        model, data="imagenet", source="synthetic", batch_size=1, precision="bf16", latency=True, tuned=True
+    )

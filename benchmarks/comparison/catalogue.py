@@ -111,6 +111,13 @@ def _default_size(comparison: Comparison) -> Comparison:
     )
 
 
+def _tuned(comparison: Comparison, row: str) -> Comparison:
+    """Return the comparison with custom kernels on our side; without them on a CPU, where there are none."""
+    small = {**comparison.small, "options": {**comparison.small["options"], "tuned": False}}
+    options = {**comparison.options, "tuned": True}
+    return replace(comparison, name=f"{comparison.name}-tuned", row=row, options=options, small=small)
+
+
 RESNET50 = Comparison(
     name="resnet50",
     row="test_cnn.py::test_cnn[resnet50]",
@@ -118,7 +125,6 @@ RESNET50 = Comparison(
     model="resnet50",
     batch_size=256,
     options={"data": "imagenet", "image_size": 224},
-    goal=1.6,
     small=SMALL_RESNET,
 )
 RESNET50_INFER = Comparison(
@@ -129,11 +135,11 @@ RESNET50_INFER = Comparison(
     task="infer",
     batch_size=1024,
     options={"data": "imagenet"},
-    goal=1.8,
     small=SMALL_RESNET,
 )
 ALL = (
     RESNET50,
+    _tuned(RESNET50, "test_cnn.py::test_cnn_tuned[resnet50]"),
     _default_size(RESNET50),
     # The same size on both sides.
     replace(RESNET50, name="resnet50-288", options={"data": "imagenet", "image_size": TIMM_DEFAULT_PIXELS}),
@@ -157,6 +163,7 @@ ALL = (
         small=SMALL_SWIN,
     ),
     RESNET50_INFER,
+    _tuned(RESNET50_INFER, "test_inference.py::test_inference_tuned[resnet50]"),
     _default_size(RESNET50_INFER),
     Comparison(
         name="swin_t-infer",
@@ -176,7 +183,6 @@ ALL = (
         model="zoo/wide_resnet",
         batch_size=32,
         options={"data": "cifar100", "millions": 17.2},
-        goal=3.0,
         small={
             "model": "zoo/wide_resnet-tiny",
             "precision": FP32,

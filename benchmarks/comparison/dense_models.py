@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import segmentation_models_pytorch as smp
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - as all of torch's users write it
@@ -12,21 +11,21 @@ from torchvision.ops import FrozenBatchNorm2d
 from benchmarks.comparison.catalogue import Comparison
 from benchmarks.comparison.implementations import Step, plain_loop, plain_optimizer
 from pytest_accel.workloads.data.files import IMAGENET_MEAN, IMAGENET_STD
+from pytest_accel.workloads.models.build import build_model
 from pytest_accel.workloads.models.detection import FROZEN, Scenes, calibrate, corners_px, dino_loss
 from pytest_accel.workloads.models.dino import build_dino
-from pytest_accel.workloads.models.segmentation import CROPS, DEEPLABS, SEGFORMERS
+from pytest_accel.workloads.models.segmentation import CROPS
 from pytest_accel.workloads.tasks.detection import ScenePlan, resizing_of
 from pytest_accel.workloads.tasks.segmentation import AUXILIARY_WEIGHT, MaskPlan
 
-CLASSES, IGNORED = 19, 255  # of Cityscapes
+IGNORED = 255  # class of pixels without one, in Cityscapes
 
 
 def segmentation_step(comparison: Comparison, device: torch.device) -> Step:
-    """Return a step of segmentation-models-pytorch's model in a plain loop."""
-    name = comparison.model.removeprefix("zoo/")
-    model = (_segformer(name) if name in SEGFORMERS else DeepLabWithAuxiliary(name)).to(device).train()
+    """Return a step of segmentation-models-pytorch's model, with our auxiliary head of DeepLabV3+, in a plain loop."""
+    model, _ = build_model(comparison.model, device=device)
     size = comparison.options.get("image_size")
-    crop = (size, size) if size else CROPS[name]
+    crop = (size, size) if size else CROPS[comparison.model.removeprefix("zoo/")]
     plan = MaskPlan(name="cityscapes", batch_size=comparison.batch_size, crop=crop)
     images, masks = plan.make(0, seed=0, device=device)
 
@@ -40,39 +39,6 @@ def segmentation_step(comparison: Comparison, device: torch.device) -> Step:
         return of_head(output)
 
     return plain_loop(comparison, device, loss_of, plain_optimizer(comparison, model, default="sgd"))
-
-
-def _segformer(name: str) -> nn.Module:
-    return smp.Segformer(SEGFORMERS[name], encoder_weights=None, classes=CLASSES)
-
-
-class DeepLabWithAuxiliary(nn.Module):
-    """The library's DeepLabV3+ with an auxiliary head, which the library does not have."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self.network = smp.DeepLabV3Plus(
-            DEEPLABS[name],
-            encoder_weights=None,
-            encoder_output_stride=8,
-            classes=CLASSES,
-            decoder_channels=512,
-            decoder_aspp_dropout=0.1,
-        )
-        channels = self.network.encoder.out_channels[-2]
-        self.auxiliary = nn.Sequential(
-            nn.Conv2d(channels, channels // 4, 3, padding=1, bias=False),
-            nn.BatchNorm2d(channels // 4),
-            nn.ReLU(inplace=True),
-            nn.Dropout(0.1),
-            nn.Conv2d(channels // 4, CLASSES, 1),
-            nn.Upsample(scale_factor=8, mode="bilinear", align_corners=False),
-        )
-
-    def forward(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        network = self.network
-        features = network.encoder(images)
-        return network.segmentation_head(network.decoder(features)), self.auxiliary(features[-2])
 
 
 def detector_step(comparison: Comparison, device: torch.device) -> Step:

@@ -9,16 +9,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from pytest_accel.measure.device import is_nvidia, widen_device_queues
+from pytest_accel.measure.device import widen_device_queues
 from pytest_accel.measure.errors import check_whole, unknown_value
-from pytest_accel.workloads.compile import check_compile, resolve_compile
+from pytest_accel.workloads.compile import check_compile, compiled_apart, resolve_compile
 from pytest_accel.workloads.config import MEMORY_FORMATS, Configuration, StepConfig, callable_name
 from pytest_accel.workloads.data.files import IMAGE_SETS, ImageSet
 from pytest_accel.workloads.data.images import open_images
 from pytest_accel.workloads.data.sources import Batch
 from pytest_accel.workloads.flops import output_classes
 from pytest_accel.workloads.input_pipeline import InputPipeline, ModelInfo, ModelTask, Plan, Sizes
-from pytest_accel.workloads.kernels import replace_slow_layers
+from pytest_accel.workloads.kernels import check_tuned, replace_slow_layers
 from pytest_accel.workloads.memory import check_fits
 from pytest_accel.workloads.models.build import build_model, check_model_options, task_of
 from pytest_accel.workloads.optimizers import check_updates
@@ -41,9 +41,9 @@ PLANS: dict[ModelTask, tuple[type[Plan], tuple[str, ...]]] = {
 }
 DATA_OF = {task: names for task, (_, names) in PLANS.items()}
 DATA_NAMES = tuple(dict.fromkeys(name for names in DATA_OF.values() for name in names))
-# Increase it when the work of a step changes under the same keywords: stored baselines are stale then. Not where the same
-# work is done faster.
-DEFINITION = 1
+# Increase it when the work of a step changes under the same keywords, or the layers that do it: stored baselines are stale
+# then. 2: models have the layers of their library.
+DEFINITION = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,8 @@ def assemble(config: StepConfig) -> Parts:
         widen_device_queues()
     check_precision(config.precision, config.device)
     check_data(config.data)
-    for check in (check_sharding, check_updates, _check_sizes, check_model_options, check_compile):
+    checks = (check_sharding, check_updates, _check_sizes, check_model_options, check_compile, check_tuned)
+    for check in checks:
         check(config)
     options = _model_options(config)
     # Without room for all of it, a sharded model is built on the meta device and initialized shard by shard.
@@ -91,8 +92,7 @@ def assemble(config: StepConfig) -> Parts:
         raise ValueError("replay: batches differ in shape here, and one is recorded. Leave replay out.")
     mode, replay = resolve_compile(config, model, info, plan, pipeline)
     config = replace(config, compile=mode, replay=replay)
-    channels_last = config.memory_format == "channels_last"
-    if mode is not None and channels_last and is_nvidia(device.type) and not info.own:
+    if config.tuned:
         replace_slow_layers(model, config.precision)
     configuration: Configuration = {
         "definition": DEFINITION,
@@ -107,9 +107,11 @@ def assemble(config: StepConfig) -> Parts:
         "precision": config.precision,
         "memory_format": config.memory_format,
         "compile": mode,
+        **({"compile_parts": True} if mode is not None and compiled_apart(model) is not None else {}),
         "cudnn_benchmark": config.cudnn_benchmark,
         "seed": config.seed,
         **({"replay": True} if replay else {}),
+        **({"tuned": True} if config.tuned else {}),
         **{f"model.{name}": _plain(value) for name, value in config.model_options.items()},
     }
     return Parts(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -32,8 +32,8 @@ CUDA_GRAPH_MODES = ("reduce-overhead", "max-autotune")
 # a WideResNet at batch 32 (.46 TFLOP) trains 3,500 images/s eager and 14,500 recorded; a whole recorded step takes .986 of
 # one recorded in pieces, the autoencoder's at batch 10 .64, ResNet50's on a single image .97.
 LAUNCH_BOUND_FLOPS = 2e12
-# Many small layers: SegFormer-B4 at batch 1 (2 TFLOP in 423 layers) takes 119 ms, and 23 ms recorded. A layer takes .2 to .4
-# ms to launch. The layers of a ResNet, of 58 GFLOP, keep the device busy for longer.
+# Many small layers: SegFormer-B4 with fused attention at batch 1 (2 TFLOP in 423 layers) takes 119 ms, and 23 ms recorded. A
+# layer takes .2 to .4 ms to launch. The layers of a ResNet, of 58 GFLOP, keep the device busy for longer.
 LAUNCH_BOUND_FLOPS_A_LAYER = 40e9
 # Parts that are compiled apart are recorded one by one, which saves less. A Faster R-CNN has 21 GFLOP a layer.
 LAUNCH_BOUND_FLOPS_A_LAYER_APART = 25e9
@@ -49,12 +49,7 @@ class Compiler:
     """Compiles functions of a step in one mode; mode None returns them unchanged."""
 
     mode: str | None
-    tunes_pointwise: bool = False
-
-    @classmethod
-    def of(cls, mode: str | None, model: nn.Module, device: torch.device) -> Self:
-        # Half of a ResNet's step is batch norm, whose shapes differ from layer to layer: 2 % (H200, fp16).
-        return cls(mode=mode, tunes_pointwise=device.type == "cuda" and _is_mostly_batch_norm(model))
+    tuned: bool = False
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         if self.mode is None:
@@ -62,7 +57,8 @@ class Compiler:
         # It logs every graph at DEBUG whatever the level is: pytest would show it all with a failure.
         logging.getLogger("torch.__trace").propagate = False
         options = torch._inductor.list_mode_options(self.mode)  # noqa: SLF001 - its documentation names it
-        if self.tunes_pointwise:
+        if self.tuned:
+            # Half of a ResNet's step is batch norm, whose shapes differ from layer to layer: 2 % (H200, fp16).
             options |= {"max_autotune_pointwise": True}
         return torch.compile(function, options=options, dynamic=False)
 
@@ -141,14 +137,6 @@ def resolve_compile(
 def _count_layers(model: nn.Module) -> int:
     """Count modules with weights of their own: the number of launches grows with it."""
     return sum(next(layer.parameters(recurse=False), None) is not None for layer in model.modules())
-
-
-def _is_mostly_batch_norm(model: nn.Module) -> bool:
-    """Return whether at least every other convolution has a batch norm."""
-    norms, convolutions = (
-        sum(isinstance(layer, kind) for layer in model.modules()) for kind in (nn.BatchNorm2d, nn.Conv2d)
-    )
-    return 2 * norms >= convolutions > 0
 
 
 # --- replay of a whole step ------------------------------------------------------------------------

@@ -43,6 +43,7 @@ class StepOptions(TypedDict, total=False):
     memory_format: str
     compile: str | None
     replay: bool | None
+    tuned: bool
     cudnn_benchmark: bool
     seed: int
     model_options: Mapping[str, Any]
@@ -87,6 +88,7 @@ class StepConfig:
     memory_format: str = "auto"  # auto, contiguous, channels_last
     compile: str | None = "auto"  # auto, None (eager), or a name of COMPILE_MODES
     replay: bool | None = None  # record a step as a CUDA graph and replay it; None: where it is short
+    tuned: bool = False  # replace slow layers of torchvision's ResNets by custom kernels, on NVIDIA GPUs
     cudnn_benchmark: bool = True  # let cuDNN try its algorithms on first use of a shape
     seed: int = 0  # of weights, batches and dropout
     model_options: Mapping[str, Any] = field(default_factory=dict)  # for the model's own builder

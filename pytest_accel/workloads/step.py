@@ -70,7 +70,7 @@ class Step:
         self._precision = PRECISIONS[parts.config.precision]
         self._micro_batches = parts.config.micro_batches
         self._source: BatchSource = parts.pipeline.source
-        self._compiler = Compiler.of(parts.config.compile, parts.model, self.device)
+        self._compiler = Compiler(mode=parts.config.compile, tuned=parts.config.tuned)
         self._cuda_graphs = parts.config.compile in CUDA_GRAPH_MODES and self.device.type == "cuda"
         self._loss_function: Loss | None = None  # of training
         self._states: int | None = None  # of an optimizer that updates every parameter in every step

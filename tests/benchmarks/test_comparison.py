@@ -69,6 +69,9 @@ def test_every_comparison_names_a_peer_and_an_existing_row():
     assert len(COMPARISONS) == len(ALL)
     for comparison in ALL:
         assert comparison.peer in PEERS
+        assert comparison.goal in {1.0, None}
+        tuned = (comparison.name.endswith("-tuned"), "_tuned[" in comparison.row)
+        assert tuned == (comparison.options.get("tuned", False),) * 2
         file, _, test = comparison.row.partition("::")
         source = (MEASURED.parents[2] / "bench_suites" / file).read_text(encoding="utf-8")
         assert f"def {test.partition('[')[0]}(" in source, comparison.name
@@ -118,7 +121,7 @@ def test_timm_gets_our_model_size_and_batch(tmp_path):
 
 @pytest.mark.parametrize("file", sorted(MEASURED.glob("*.json")), ids=lambda path: path.stem)
 def test_committed_measurement_is_readable(file):
-    assert "1.869  1.860 to 1.879   1.8      yes" in table(read(file))
+    assert "1.869  1.860 to 1.879   1.0      yes" in table(read(file))
 
 
 @pytest.mark.rehearsal

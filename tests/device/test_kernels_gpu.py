@@ -1,4 +1,4 @@
-"""Custom kernels on a real GPU: the same results and gradients as the layers that they replace."""
+"""Tuned models on a real GPU: the same results and gradients as the library's own."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 from torchvision import models
 
-from pytest_accel.workloads import build
-from pytest_accel.workloads.kernels import DeferredReLU, ReluMaxPool, resnet
+from pytest_accel.workloads.kernels import DeferredReLU, ReluMaxPool
 from pytest_accel.workloads.kernels.resnet import conv_relu, fuse_conv_bn_relu
 from pytest_accel.workloads.step import InferStep, TrainStep
 from tests.support.resnets import with_statistics
@@ -31,15 +30,26 @@ def test_relu_max_pool_and_its_gradient_equal_torchs(gpu, dtype):
     torch.testing.assert_close(torch.autograd.grad(found, images, passed_back)[0], gradient)
 
 
-def test_resnet_learns_the_same_with_custom_layers(gpu, monkeypatch):
-    def trained():
+def test_tuned_resnet_learns_the_same(gpu):
+    def trained(**options):
         asked = {"data": "imagenet", "image_size": 64, "batch_size": 32, "device": gpu, "lr": 0.01}
-        with TrainStep.build("resnet18", precision="bf16", **asked) as step:
+        with TrainStep.build("resnet18", precision="bf16", **asked, **options) as step:
             return torch.tensor(losses(step, 6))
 
-    replaced = trained()
-    monkeypatch.setattr(build, "replace_slow_layers", lambda *_: None)
-    torch.testing.assert_close(replaced, trained(), atol=0.05, rtol=0.01)
+    torch.testing.assert_close(trained(tuned=True), trained(), atol=0.05, rtol=0.01)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_tuned_resnet_gives_the_answers_of_the_stock_one(gpu, precision):
+    def answer(**options):
+        asked = {"data": "imagenet", "image_size": 64, "batch_size": 16, "device": gpu}
+        with InferStep.build("resnet18", precision=precision, **asked, **options) as step:
+            step()
+            step.check()
+            return step.output.float().clone()
+
+    stock = answer()
+    torch.testing.assert_close(answer(tuned=True), stock, atol=0.02 * float(stock.abs().max()), rtol=0)
 
 
 @pytest.mark.parametrize(
@@ -91,10 +101,10 @@ def test_conv_relu_takes_more_elements_than_an_int32(gpu):
     torch.testing.assert_close(found[-2:], expected, atol=0.1, rtol=0.02)
 
 
-def test_inference_step_launches_no_batch_norm(gpu, monkeypatch):
-    def kernels():
+def test_tuned_inference_step_launches_no_batch_norm(gpu):
+    def kernels(**options):
         asked = {"data": "imagenet", "batch_size": 64, "precision": "bf16", "device": gpu}
-        with InferStep.build("resnet18", **asked) as step:
+        with InferStep.build("resnet18", **asked, **options) as step:
             for _ in range(5):
                 step()
             step.check()
@@ -103,8 +113,7 @@ def test_inference_step_launches_no_batch_norm(gpu, monkeypatch):
                 torch.accelerator.synchronize()
         return [event.name for event in profile.events()]
 
-    names = kernels()
+    names = kernels(tuned=True)
     assert not any("batch_norm" in name for name in names)
     assert "_forward" not in names  # of the max-pool, whose indices only training needs
-    monkeypatch.setattr(resnet, "fuse_conv_bn_relu", lambda _: None)
     assert sum("batch_norm" in name for name in kernels()) > 15

@@ -1,4 +1,4 @@
-"""Custom layers and kernels that replace slow layers of compiled models on NVIDIA GPUs, not of a user's own ones.
+"""Custom layers and kernels of `tuned=True`: they replace slow layers of torchvision's ResNets, compiled for an NVIDIA GPU.
 
 A replacement keeps the name and parameters of its layer, and eager it is that layer: parameter counts, FLOPs and accuracy
 are those of the library's model.
@@ -11,29 +11,58 @@ from importlib.util import find_spec
 import torch
 from torch import nn
 
+from pytest_accel.measure.device import is_nvidia
+from pytest_accel.workloads.config import StepConfig
+
+
+def check_tuned(config: StepConfig) -> None:
+    """Refuse `tuned` where no layer would be replaced, before a model is built."""
+    if config.tuned and (reason := _why_not_tuned(config)):
+        raise ValueError(f"tuned: {reason} Without tuned=True the model of the library is measured.")
+
+
+def _why_not_tuned(config: StepConfig) -> str | None:
+    if not is_nvidia(config.device.type):
+        return f"its kernels are for NVIDIA GPUs, and this is {config.device}."
+    if not _is_torchvision_resnet(config):
+        return (
+            f"{config.name} has no tuned layers. Valid: a ResNet of torchvision by name, such as 'resnet50'."
+        )
+    from pytest_accel.workloads.kernels.resnet import STEMS
+
+    if config.precision not in STEMS:
+        return f"it has no kernels for {config.precision}. Valid: precision={' or '.join(map(repr, STEMS))}."
+    if config.compile is None:
+        return "an eager model keeps the library's layers. Leave compile=None or --accel-compile=off out."
+    if config.memory_format == "contiguous":
+        return "its kernels read channels last. Leave memory_format='contiguous' out."
+    return None
+
+
+def _is_torchvision_resnet(config: StepConfig) -> bool:
+    if callable(config.model) or find_spec("torchvision") is None:
+        return False
+    from torchvision import models
+
+    known = config.model in models.list_models(module=models)
+    return known and models.get_model_builder(config.model).__module__ == models.resnet.__name__
+
 
 def replace_slow_layers(model: nn.Module, precision: str) -> None:
-    """Replace what the compiler leaves slow: a ResNet's stem, its max-pool in training, and in inference its conv-BN-ReLU.
+    """Replace what the compiler leaves slow in a ResNet: its stem, its max-pool in training, its conv-BN-ReLU in inference.
 
-    In any model, batch norms with a momentum stop counting batches: unused, and one launch each.
+    Batch norms with a momentum stop counting batches: unused, and one launch each.
     """
-    for layer in model.modules():
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.momentum is not None:  # noqa: SLF001 - they share no other
-            layer.num_batches_tracked = None
-    if find_spec("torchvision") is None:
-        return
-    from torchvision.models import ResNet
-
     from pytest_accel.workloads.kernels import resnet
 
-    if precision in resnet.STEMS and not model.training:
+    for layer in model.modules():
+        if isinstance(layer, nn.BatchNorm2d) and layer.momentum is not None:
+            layer.num_batches_tracked = None
+    if not model.training:
         resnet.fuse_conv_bn_relu(model)
-    for part in model.modules():
-        # An encoder of another model too, unless its stem is fused
-        if isinstance(part, ResNet) and precision in resnet.STEMS and type(part.conv1) is nn.Conv2d:
-            part.conv1 = resnet.Stem.of(part.conv1, resnet.STEMS[precision])
-    # Another forward pass may read the input of the pooling; in inference it is fused already.
-    if type(model) is ResNet and model.training and find_spec("triton") is not None:
+    if type(model.conv1) is nn.Conv2d:
+        model.conv1 = resnet.Stem.of(model.conv1, resnet.STEMS[precision])
+    if model.training:  # in inference it is fused already
         model.relu, model.maxpool = DeferredReLU(), ReluMaxPool()
 
 

@@ -278,21 +278,20 @@ def build_detector(name: str, *, num_classes: int | None = None, **options: Any)
 class TorchvisionDetector(nn.Module):
     """torchvision's Faster R-CNN: Scenes -> losses by name in training; in eval mode found boxes, and raw outputs.
 
-    Images were resized and normalized on the way to the device. Coordinates stay in fp32: a step of bf16 is eight pixels at
-    the right of a wide image. The backbone's batch norms stay in eval mode, as detectors of two images a device are
-    trained, with the statistics of noise: without them the activations of random weights grow to NaN.
+    Images were resized and normalized on the way to the device. Coordinates stay in fp32, where the library takes the type of
+    the maps: a step of bf16 is eight pixels at the right of a wide image. The backbone's batch norms stay in eval mode, as
+    detectors of two images a device are trained, with the statistics of noise: without them the activations of random
+    weights grow to NaN.
     """
 
     def __init__(self, detector: Any) -> None:
         super().__init__()
         self.detector = detector
         detector.transform = NoTransform()
-        proposing, regions = detector.rpn, detector.roi_heads
-        proposing.anchor_generator = CachedAnchors(proposing.anchor_generator)
-        regions.box_roi_pool = PooledInFp32(regions.box_roi_pool)
         self._heads: list[Any] = []  # outputs in this pass
-        proposing.head.register_forward_hook(self._in_fp32)
-        regions.box_predictor.register_forward_hook(self._in_fp32)
+        detector.rpn.anchor_generator.register_forward_pre_hook(_anchors_in_fp32)
+        for head in (detector.rpn.head, detector.roi_heads.box_predictor):
+            head.register_forward_hook(self._in_fp32)
         calibrate(detector.backbone)
         for name, parameter in detector.backbone.named_parameters():
             if name.startswith(FROZEN):
@@ -316,7 +315,10 @@ class TorchvisionDetector(nn.Module):
             counted, self._heads = self._counted(images), []
             return {"counted": counted}
         if not self.training or targets is None:
-            found = self.detector(Padded(images=images, sizes=sizes.tolist()))
+            # Under autocast, where weights have half precision too: the library pools regions in fp32 there alone.
+            half = images.dtype in {torch.bfloat16, torch.float16}
+            with torch.autocast(images.device.type, dtype=images.dtype if half else None, enabled=half):
+                found = self.detector(Padded(images=images, sizes=sizes.tolist()))
             heads, self._heads = self._heads, []  # numbers that are not finite make no box
             return found, heads
         # The number of boxes is a shape in this library: the only place where our part waits for the device.
@@ -341,7 +343,7 @@ class TorchvisionDetector(nn.Module):
         maps = detector.backbone(images)
         sampler = regions.fg_bg_sampler
         drawn = sampler.batch_size_per_image if self.training else detector.rpn.post_nms_top_n()
-        shape = (len(images) * drawn, detector.backbone.out_channels, *regions.box_roi_pool.pool.output_size)
+        shape = (len(images) * drawn, detector.backbone.out_channels, *regions.box_roi_pool.output_size)
         pooled = images.new_zeros(shape) + sum(each.sum() for each in maps.values())
         outputs = (
             detector.rpn.head(list(maps.values())),
@@ -361,6 +363,12 @@ class Padded:
         return iter(self.images)
 
 
+def _anchors_in_fp32(_module: nn.Module, arguments: tuple[Any, list[Tensor]]) -> tuple[Any, list[Tensor]]:
+    """Give the generator maps of fp32; it reads their shapes and type alone."""
+    images, maps = arguments
+    return images, [torch.empty_like(each, dtype=torch.float32) for each in maps]
+
+
 class NoTransform(nn.Module):
     """Replacement of the library's resizing and normalization, which the input pipeline does."""
 
@@ -371,35 +379,6 @@ class NoTransform(nn.Module):
 
     def postprocess(self, found: Any, _sizes: Any, _original_sizes: Any) -> Any:
         return found
-
-
-class CachedAnchors(nn.Module):
-    """Anchors in fp32, made once a shape: the library makes them at every step, in the type of the images."""
-
-    def __init__(self, generator: nn.Module) -> None:
-        super().__init__()
-        self.generator = generator
-        self._kept: dict[tuple[Any, ...], list[Tensor]] = {}
-
-    def forward(self, images: Any, maps: list[Tensor]) -> list[Tensor]:
-        shapes = (images.tensors.shape, *(each.shape[-2:] for each in maps))
-        if shapes not in self._kept:
-            self._kept[shapes] = self.generator(images, [each.float() for each in maps])
-        return list(self._kept[shapes])
-
-
-class PooledInFp32(nn.Module):
-    """Regions pooled in fp32, as under autocast: the library has no kernel for bf16."""
-
-    def __init__(self, pool: nn.Module) -> None:
-        super().__init__()
-        self.pool = pool
-
-    def forward(self, maps: dict[str, Tensor], boxes: list[Tensor], sizes: list[tuple[int, int]]) -> Tensor:
-        dtype = next(iter(maps.values())).dtype
-        # Contiguous too, as the kernel needs: one copy for both.
-        layout = {"dtype": torch.float32, "memory_format": torch.contiguous_format}
-        return self.pool({name: each.to(**layout) for name, each in maps.items()}, boxes, sizes).to(dtype)
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Custom kernels for slow layers: the same results and parameters; unchanged where nothing is compiled."""
+"""Tuned models: custom layers where asked for, with the same results and parameters; else the library's own model."""
 
 from __future__ import annotations
 
@@ -13,16 +13,67 @@ from torch.nn import functional as F
 from torchvision import models
 from torchvision.models.resnet import BasicBlock, Bottleneck
 
+from pytest_accel.workloads import build, kernels
 from pytest_accel.workloads.flops import count
 from pytest_accel.workloads.kernels import DeferredReLU, ReluMaxPool, replace_slow_layers
 from pytest_accel.workloads.kernels.resnet import STEMS, FusedBlock, FusedStem, Stem, fuse_conv_bn_relu
 from pytest_accel.workloads.models.build import build_model
+from pytest_accel.workloads.step import InferStep, TrainStep
 from tests.support.graphs import traced
 from tests.support.plans import plan_data
 from tests.support.resnets import BLOCKS, small, with_statistics
 
-# Pooling needs it, and torch's wheels for aarch64 CPUs come without it.
-TRITON = find_spec("triton") is not None
+STEP = {"data": "imagenet", "image_size": 32, "batch_size": 2, "precision": "bf16",
+        "memory_format": "channels_last", "compile": "default"}  # fmt: skip
+
+
+@pytest.fixture
+def on_nvidia(monkeypatch):
+    """The CPU counts as an NVIDIA GPU; steps are built for it and never called."""
+    monkeypatch.setattr(kernels, "is_nvidia", lambda _: True)
+
+
+def parts_of(model):
+    return [type(part) for part in model.modules()], set(model.state_dict())
+
+
+@pytest.mark.usefixtures("on_nvidia")
+@pytest.mark.parametrize("kind", [TrainStep, InferStep])
+def test_model_is_the_librarys_own_unless_tuned(kind, monkeypatch):
+    compiled = []
+    monkeypatch.setattr(torch, "compile", lambda function, **options: compiled.append(options) or function)
+    with kind.build("resnet18", **STEP) as step:
+        assert parts_of(step.parts.model) == parts_of(models.resnet18(weights=None))
+        assert "tuned" not in step.configuration
+    with kind.build("resnet18", **STEP, tuned=True) as step:
+        assert isinstance(step.parts.model.conv1, Stem)
+        assert step.configuration["tuned"] is True
+    plain, tuned = (each["options"] for each in compiled)
+    assert tuned == plain | {"max_autotune_pointwise": True}
+
+
+@pytest.mark.usefixtures("on_nvidia")
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"compile": None}, r"an eager model keeps the library's layers\. Leave compile=None"),
+        ({"memory_format": "contiguous"}, "its kernels read channels last"),
+        ({"precision": "fp32"}, r"no kernels for fp32\. Valid: precision='bf16' or 'fp16'"),
+        ({"model": "swin_t"}, r"swin_t has no tuned layers\. Valid: a ResNet of torchvision by name"),
+        ({"model": "timm/resnet50"}, "timm/resnet50 has no tuned layers"),
+        ({"model": "zoo/deeplabv3plus-r18", "data": "cityscapes"}, "has no tuned layers"),
+        ({"model": models.resnet18}, "resnet18 has no tuned layers"),
+    ],
+)
+def test_tuned_is_refused_before_anything_is_built_where_it_replaces_nothing(monkeypatch, changes, why):
+    monkeypatch.setattr(build, "build_model", None)
+    with pytest.raises(ValueError, match=rf"^tuned: .*{why}.* Without tuned=True the model of the library"):
+        TrainStep.build(**{"model": "resnet18", **STEP, "tuned": True, **changes})
+
+
+def test_tuned_is_refused_on_other_devices():
+    with pytest.raises(ValueError, match=r"^tuned: its kernels are for NVIDIA GPUs, and this is cpu\."):
+        InferStep.build("resnet18", **STEP, tuned=True)
 
 
 @pytest.mark.parametrize("arrange", STEMS.values(), ids=STEMS)
@@ -50,20 +101,11 @@ def test_model_keeps_its_parameters_and_its_eager_outputs(precision):
     expected = model(images)
     replace_slow_layers(model, precision)
     assert isinstance(model.conv1, Stem)
-    assert isinstance(model.relu, DeferredReLU) is TRITON
-    assert isinstance(model.maxpool, ReluMaxPool) is TRITON
+    assert (type(model.relu), type(model.maxpool)) == (DeferredReLU, ReluMaxPool)
     assert all(parameter is names[name] for name, parameter in model.named_parameters())
     kept = set(models.resnet18(weights=None, num_classes=4).state_dict()) - set(model.state_dict())
     assert {name.rpartition(".")[2] for name in kept} == {"num_batches_tracked"}
     assert torch.equal(model(images), expected)
-
-
-def test_resnet_inside_another_model_keeps_its_pooling():
-    model = nn.Sequential(models.resnet18(weights=None))
-    replace_slow_layers(model, "bf16")
-    kinds = {type(layer) for layer in model.modules()}
-    assert {Stem, nn.ReLU, nn.MaxPool2d} <= kinds
-    assert not kinds & {DeferredReLU, ReluMaxPool}
 
 
 @pytest.mark.parametrize("size", [32, 33], ids=["even", "odd"])
@@ -75,18 +117,6 @@ def test_compiled_model_computes_the_same(size):
     found, seen = traced(model, images)
     torch.testing.assert_close(found, expected)
     assert any("pad" in each for each in seen) == (size == 32)
-
-
-@pytest.mark.parametrize(
-    ("model", "precision"),
-    [(models.mobilenet_v3_small, "bf16"), (models.swin_t, "fp16"), (models.resnet18, "tf32")],
-)
-def test_other_models_and_precisions_keep_their_first_convolution(model, precision):
-    model = model(weights=None)
-    before = [type(layer) for layer in model.modules()]
-    replace_slow_layers(model, precision)
-    changed = {type(layer) for layer in model.modules()} - set(before)
-    assert changed <= {DeferredReLU, ReluMaxPool}
 
 
 # Fused conv-BN-ReLU, for inference.
@@ -151,17 +181,13 @@ def test_other_blocks_are_not_fused(options):
     assert isinstance(model.conv1, FusedStem) == ("groups" in options)
 
 
-@pytest.mark.parametrize(
-    ("training", "precision", "blocks"),
-    [(False, "bf16", 8), (False, "fp16", 8), (False, "fp32", 0), (False, "tf32", 0), (True, "bf16", 0)],
-)
-def test_layers_are_fused_for_inference_in_half_precision(training, precision, blocks):
+@pytest.mark.parametrize("training", [True, False])
+def test_blocks_are_fused_in_inference_and_pooling_replaced_in_training(training):
     model = models.resnet18(weights=None).train(training)
-    replace_slow_layers(model, precision)
-    assert fused_blocks(model) == blocks
-    assert isinstance(model.conv1, FusedStem) == (blocks > 0)
-    pooled = any(isinstance(layer, DeferredReLU | ReluMaxPool) for layer in model.modules())
-    assert pooled == (training and TRITON)
+    replace_slow_layers(model, "bf16")
+    assert fused_blocks(model) == (0 if training else 8)
+    assert isinstance(model.conv1, FusedStem) is not training
+    assert isinstance(model.relu, DeferredReLU) is isinstance(model.maxpool, ReluMaxPool) is training
 
 
 def test_fusing_does_not_change_the_operation_count():
@@ -202,7 +228,8 @@ for count, channels, height, width in ((1, 16, 2, 2), (3, 16, 8, 12), (2, 64, 6,
 """
 
 
-@pytest.mark.skipif(not TRITON, reason="triton is not installed")
+# torch's wheels for aarch64 CPUs come without it.
+@pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 def test_pooling_kernels_equal_max_pool2d_forward_and_backward(monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")  # on the CPU; read when triton is imported
     ran = subprocess.run(

@@ -15,6 +15,7 @@ from torch import nn
 
 from pytest_accel.measure.errors import OutOfMemory, StepError
 from pytest_accel.storage.baselines import configuration_hash
+from pytest_accel.workloads import kernels
 from pytest_accel.workloads.data.files import DataError
 from pytest_accel.workloads.step import InferStep, TrainStep
 
@@ -360,15 +361,16 @@ def test_out_of_memory_while_loading_names_the_batch(build):
 @pytest.mark.parametrize(
     ("build", "suite", "node_id", "work"),
     [
-        (TrainStep.build, "cnn", "test_cnn.py::test_cnn[resnet50]", 256),
-        (InferStep.build, "inference", "test_inference.py::test_inference[resnet50]", 1024),
+        (TrainStep.build, "cnn", "test_cnn.py::test_cnn_tuned[resnet50]", 256),
+        (InferStep.build, "inference", "test_inference.py::test_inference_tuned[resnet50]", 1024),
     ],
 )
-def test_configuration_equals_that_of_committed_baselines(build, suite, node_id, work):
+def test_configuration_equals_that_of_committed_baselines(monkeypatch, build, suite, node_id, work):
     """The step is built small on the CPU; values of the H200 are filled in."""
+    monkeypatch.setattr(kernels, "is_nvidia", lambda _: True)
     stored = json.loads((Path(__file__).parents[3] / f"baselines/h200/{suite}.json").read_text())
     entry = stored["benchmarks"][f"bench_suites/{node_id}"]
-    on_h200 = {"compile": "default", "memory_format": "channels_last"}
+    on_h200 = {"compile": "default", "memory_format": "channels_last", "tuned": True}
     with build("resnet50", data="imagenet", batch_size=2, precision="bf16", **on_h200) as step:
         configuration = dict(step.configuration)
     configuration["batch_size"] = work

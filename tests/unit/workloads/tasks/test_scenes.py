@@ -154,6 +154,7 @@ def test_compiled_step_of_dino_is_not_recompiled_for_other_boxes(monkeypatch):
         with step.computing_only():
             step()
         step.check()
+        assert step.configuration["compile_parts"] is True
     # A block of each of three stages, one layer of the encoder for both, the proposer, one of the decoder for both, the
     # costs, and, when the host has matched, the loss.
     assert graphs.count == first == 8
@@ -280,3 +281,24 @@ def test_label_zero_is_the_background_boxes_are_pixels_and_images_are_not_change
         left, top, right, bottom = found["boxes"].unbind(-1)
         torch.testing.assert_close((left + right) / 2 / width, targets.boxes[image][real][:, 0])
         torch.testing.assert_close((bottom - top) / height, targets.boxes[image][real][:, 3])
+
+
+@pytest.mark.parametrize("kind", [TrainStep, InferStep])
+def test_layers_are_the_librarys_and_coordinates_are_fp32_in_bf16(kind):
+    options = {"model_options": SMALL[RCNN]["model_options"], "precision": "bf16"}
+    with kind.build(RCNN, **STEP, **options) as step:
+        detector, seen = step.parts.model.detector, {}
+        ours = {type(part).__name__ for part in detector.modules() if "pytest_accel" in type(part).__module__}
+        assert ours == {"NoTransform"}
+        for name, part in (
+            ("anchors", detector.rpn.anchor_generator),
+            ("pool", detector.roi_heads.box_roi_pool),
+        ):
+            part.register_forward_hook(
+                lambda _, inputs, output, name=name: seen.update({name: (inputs, output)})
+            )
+        step()
+        anchors, (maps, boxes, _), pooled = seen["anchors"][1], *seen["pool"]
+        assert {each.dtype for each in (*anchors, *boxes)} == {torch.float32}
+        assert {each.dtype for each in (*maps.values(), pooled)} == {torch.bfloat16}
+        step.check()

@@ -38,7 +38,7 @@ class Fixture(ExitStack):
 
     def _build(self, kind: type[Step], model: Model, options: Mapping[str, Any]) -> Any:
         """Build a step on the benchmark's device with the session's data."""
-        accel = self._accel
+        accel, variant = self._accel, self._accel.hardware and self._accel.hardware.variant
         defaults: dict[str, Any] = {}
         if accel.benchmark.disabled:
             defaults["cudnn_benchmark"] = False  # one step is taken: a search does not pay
@@ -49,6 +49,7 @@ class Fixture(ExitStack):
                 model,
                 device=accel.device,
                 ranks=accel.ranks,
+                memory_gb=variant.memory_gb if variant else None,
                 data_root=data_root(accel.settings, accel.item.config),
                 data_required=accel.settings.require and accel.settings.data is not None,
                 **cast("Any", {**defaults, **options}),

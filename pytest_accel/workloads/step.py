@@ -84,17 +84,22 @@ class Step:
         *,
         device: torch.device | str = "cpu",
         ranks: Ranks | None = None,
+        memory_gb: float | None = None,
         data_root: Path | None = None,
         data_required: bool = False,
         **options: Unpack[TrainOptions],
     ) -> Self:
-        """Build the step; the keywords are the fields of `StepConfig`, those of `StepOptions` for inference."""
+        """Build the step; the keywords are the fields of `StepConfig`, those of `StepOptions` for inference.
+
+        `memory_gb` is that of the device's data sheet: sizes that are given by memory are chosen by it.
+        """
         config = StepConfig.of(
             cls.task,
             model,
             options,
             device=torch.device(device),
             ranks=ranks or Alone(),
+            memory_gb=memory_gb,
             data_root=data_root,
             data_required=data_required,
         )

@@ -1,9 +1,9 @@
-"""State of a GPU during a measurement: NVML's readings, and the thread that takes them beside it.
+"""State of a GPU during a measurement: readings of NVML or amdsmi, and the thread that takes them beside it.
 
 The thread takes all samples, the first and the last of a window too, for which the caller waits a bounded time: a driver
 call that hangs holds the thread, not the session. Inside the window only calls that take microseconds; the rest at its
-ends (H200: width of the PCIe link 28 us, running processes 25 us, their shares of the SMs 2 ms). All of NVML is optional:
-an old driver or a lost GPU leave gaps, not errors.
+ends (H200: width of the PCIe link 28 us, running processes 25 us, their shares of the SMs 2 ms). All of a driver is optional:
+an old one or a lost GPU leave gaps, not errors. amdsmi was tried with replayed answers only, and its cost is not known.
 """
 
 from __future__ import annotations
@@ -12,12 +12,26 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from operator import or_
 from statistics import fmean
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from pytest_accel.measure.validity import DeviceReadings, DeviceSample, ForeignProcess
-from pytest_accel.platforms.nvidia import Nvml, close, open_nvml, short_uuid
+from pytest_accel.platforms.nvidia import (
+    BOARD_LIMIT,
+    HW_THERMAL,
+    POWER_CAP,
+    RELIABILITY,
+    Nvml,
+    close,
+    open_nvml,
+    short_uuid,
+)
+from pytest_accel.power.amd import close_amdsmi, open_amdsmi, serial_number
+from pytest_accel.power.source import words
 
 PERIOD_S = 0.1
 LIMIT_S = 2.0  # the slowest sampler takes microseconds; a call that takes this long hangs
@@ -119,14 +133,13 @@ def next_beat(beat: int, elapsed_s: float, period_s: float) -> int:
     return max(beat, math.floor(elapsed_s / period_s)) + 1
 
 
-# --- NVML --------------------------------------------------------------------------------------------------
-
-
-class NvmlMonitor:
+class DeviceMonitor(ABC):
     """Reads the state of one GPU from `begin()` to `end()`; between them a `SamplingThread` calls `sample`.
 
     `own_pids` returns the other processes of the measurement.
     """
+
+    library: ClassVar[str]
 
     def __init__(
         self,
@@ -139,9 +152,7 @@ class NvmlMonitor:
         self._uuid = uuid
         self._own_pids = own_pids
         self._clock, self._wall_clock = clock, wall_clock
-        self._nvml = Nvml(None, "not opened")
         self._handle: object | None = None
-        self._calls: dict[str, tuple[str, tuple[object, ...]]] = {}  # by field of DeviceSample
         self._samples: list[DeviceSample] = []
         self._problems: dict[str, str] = {}
         self._begin_s = self._begin_wall_s = 0.0
@@ -150,7 +161,59 @@ class NvmlMonitor:
     @property
     def name(self) -> str:
         """The name in problems: `NVML GPU-8f3aab12`."""
-        return f"NVML {short_uuid(self._uuid)}"
+        return f"{self.library} {short_uuid(self._uuid)}"
+
+    @abstractmethod
+    def __enter__(self) -> Self: ...
+
+    @abstractmethod
+    def __exit__(self, *_: object) -> None: ...
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Open a window; forget an earlier one."""
+
+    @abstractmethod
+    def sample(self) -> None:
+        """Take one sample."""
+
+    @abstractmethod
+    def end(self) -> DeviceReadings:
+        """Return all readings; call it when the sampling thread has ended its window."""
+
+    def _say(self, what: str, why: str) -> None:
+        self._problems.setdefault(what, why)
+
+    def _found_problems(self) -> tuple[str, ...]:
+        return tuple(f"{self.name}: {what}: {why}" for what, why in self._problems.items())
+
+    def _others(
+        self, held: Mapping[int, int | None] | None, busy: Mapping[int, float]
+    ) -> tuple[ForeignProcess, ...]:
+        """Return other processes, from memory and load by process; none where a container hides pids, ours among them."""
+        own = {os.getpid(), *self._own_pids()}
+        if held is None:
+            return ()
+        pids = held.keys() | busy.keys()
+        if not own & pids:
+            self._say("processes", "hidden by a container, so that others cannot be separated from ours")
+            return ()
+        idle = 0.0 if busy else None  # without any sample of shares, idleness is unknown
+        return tuple(
+            ForeignProcess(pid=pid, memory_bytes=held.get(pid), busy_share=busy.get(pid, idle))
+            for pid in sorted(pids - own)
+        )
+
+
+# --- NVML --------------------------------------------------------------------------------------------------
+
+
+class NvmlMonitor(DeviceMonitor):
+    """NVML's readings of one GPU."""
+
+    library = "NVML"
+    _nvml = Nvml(None, "not opened")
+    _calls: Mapping[str, tuple[str, tuple[object, ...]]] = {}  # by field of DeviceSample
 
     def __enter__(self) -> Self:
         self._nvml = open_nvml()
@@ -164,7 +227,6 @@ class NvmlMonitor:
         self._nvml, self._handle, self._calls = Nvml(None, "closed"), None, {}
 
     def begin(self) -> None:
-        """Open a window; forget an earlier one."""
         self._samples, self._problems = [], {}
         if why := self._nvml.problem:
             self._say("NVML", why)
@@ -189,7 +251,6 @@ class NvmlMonitor:
         self._samples.append(DeviceSample(at_s=at_s, **readings))
 
     def end(self) -> DeviceReadings:
-        """Return all readings; call it when the sampling thread has ended its window."""
         end_s = self._clock()
         samples = tuple(self._samples)
         # First: an idle link falls back to a slower generation.
@@ -208,8 +269,8 @@ class NvmlMonitor:
             pcie_generation_max=self._ask("MaxPcieLinkGeneration"),
             pcie_width=width,
             pcie_width_max=self._ask("MaxPcieLinkWidth"),
-            foreign=self._others(),
-            problems=tuple(f"{self.name}: {what}: {why}" for what, why in self._problems.items()),
+            foreign=self._others(self._held(), self._busy()),
+            problems=self._found_problems(),
         )
 
     def _answered(self) -> dict[str, tuple[str, tuple[object, ...]]]:
@@ -238,24 +299,6 @@ class NvmlMonitor:
         found: int | None = self._ask("TotalEccErrors", *map(self._nvml.constant, kinds))
         return found
 
-    def _say(self, what: str, why: str) -> None:
-        self._problems.setdefault(what, why)
-
-    def _others(self) -> tuple[ForeignProcess, ...]:
-        """Return other processes; none where a container hides pids, ours among them."""
-        held, busy, own = self._held(), self._busy(), {os.getpid(), *self._own_pids()}
-        if held is None:
-            return ()
-        pids = held.keys() | busy.keys()
-        if not own & pids:
-            self._say("processes", "hidden by a container, so that others cannot be separated from ours")
-            return ()
-        idle = 0.0 if busy else None  # without any sample of shares, idleness is unknown
-        return tuple(
-            ForeignProcess(pid=pid, memory_bytes=held.get(pid), busy_share=busy.get(pid, idle))
-            for pid in sorted(pids - own)
-        )
-
     def _held(self) -> dict[int, int | None] | None:
         """Return memory by process; None where the device does not list them."""
         if self._handle is None:
@@ -278,3 +321,169 @@ class NvmlMonitor:
 
 def _watts(milliwatts: int | None) -> float | None:
     return None if milliwatts is None else milliwatts / 1000
+
+
+# --- amdsmi ------------------------------------------------------------------------------------------------
+
+# Of amdsmi_get_gpu_metrics_info, by field of DeviceSample; an MI300 has a clock for each of its dies.
+_METRICS = {
+    "sm_mhz": ("current_gfxclk", "current_gfxclks"),
+    "memory_mhz": ("current_uclk",),
+    "temperature_c": ("temperature_hotspot",),
+}
+# `indep_throttle_status` of the MI200 series (amdgpu_smu.h: power, current, temperature, others), as NVML's bits: power and
+# current limits bound a healthy GPU at its highest clocks, heat throttles it.
+_THROTTLERS = (
+    (0xFFFF, POWER_CAP),
+    (0xFFFF << 16, BOARD_LIMIT),
+    (0xFFFF << 32, HW_THERMAL),
+    (0xFFFF << 48, RELIABILITY),
+)
+# The MI300 series counts the time in each state instead, over `accumulation_counter`.
+_RESIDENCIES = {
+    "ppt_residency_acc": POWER_CAP,
+    "prochot_residency_acc": HW_THERMAL,
+    "socket_thm_residency_acc": HW_THERMAL,
+    "vr_thm_residency_acc": HW_THERMAL,
+    "hbm_thm_residency_acc": HW_THERMAL,
+}
+_NO_STATUS = 0xFFFF_FFFF_FFFF_FFFF
+_MOST_W = 1e5  # beyond, a power cap is in microwatts, as on hosts that are no guests
+
+
+class AmdMonitor(DeviceMonitor):
+    """amdsmi's readings of one GPU: a sample is one table, the rest is read at the ends."""
+
+    library = "amdsmi"
+    _smi: Any = None
+    _unusable = "not opened"
+    _counted: Mapping[str, int] = {}  # residencies at the last sample
+    _carried: Mapping[str, float] = {}  # time in each state that no sample has shown yet, in samples
+    _occupied: Mapping[int, float | None] = {}  # share of the compute units at the beginning, by process
+
+    def __enter__(self) -> Self:
+        self._smi, self._unusable = open_amdsmi()
+        wanted = serial_number(self._uuid)
+        try:
+            for handle in self._smi.amdsmi_get_processor_handles() if self._smi is not None else ():
+                serial = serial_number(self._smi.amdsmi_get_gpu_asic_info(handle).get("asic_serial"))
+                if self._handle is None and serial == wanted is not None:
+                    self._handle = handle
+        except Exception as error:  # noqa: BLE001 -- its own types
+            self._unusable = words(error)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._smi is not None:
+            close_amdsmi(self._smi)
+        self._smi, self._handle = None, None
+
+    def begin(self) -> None:
+        self._samples, self._problems, self._carried = [], {}, {}
+        if self._handle is None:
+            self._say("amdsmi", self._unusable or f"knows no device {self._uuid}")
+        self._ecc_before = self._uncorrected()
+        self._occupied = self._occupancy()[1]
+        self._counted = self._ask("gpu_metrics_info") or {}
+        self._begin_s = self._clock()
+
+    def sample(self) -> None:
+        at_s = self._clock()
+        metrics = self._ask("gpu_metrics_info", missed="metrics") or {}
+        found = {
+            field: next(filter(None, (_mean(metrics.get(name)) for name in names)), None)
+            for field, names in _METRICS.items()
+        }
+        self._samples.append(DeviceSample(at_s=at_s, event_reasons=self._events(metrics), **found))
+
+    def end(self) -> DeviceReadings:
+        end_s = self._clock()
+        caps = self._ask("power_cap_info") or {}
+        held, occupied = self._occupancy()
+        busy = {
+            pid: fmean((share, self._occupied.get(pid) or 0.0))
+            for pid, share in occupied.items()
+            if share is not None
+        }
+        return DeviceReadings(
+            begin_s=self._begin_s,
+            end_s=end_s,
+            samples=tuple(self._samples),
+            power_limit_w=_cap_w(caps.get("power_cap")),
+            power_limit_default_w=_cap_w(caps.get("default_power_cap")),
+            ecc_uncorrected_before=self._ecc_before,
+            ecc_uncorrected_after=self._uncorrected(),
+            foreign=self._others(held, busy),
+            problems=self._found_problems(),
+        )
+
+    def _ask(self, what: str, *, missed: str = "") -> Any:  # noqa: ANN401 -- amdsmi has no types
+        """Return the answer; None without one, which is a problem where `missed` names it."""
+        if self._handle is None:
+            return None
+        try:
+            return getattr(self._smi, f"amdsmi_get_{what}")(self._handle)
+        except Exception as error:  # noqa: BLE001 -- its own types, or a name that this version lacks
+            if missed:
+                self._say(missed, words(error))
+            return None
+
+    def _events(self, metrics: Mapping[str, Any]) -> int | None:
+        """Return the reasons for lower clocks as NVML's bits."""
+        status = metrics.get("indep_throttle_status")
+        if isinstance(status, int) and status != _NO_STATUS:
+            return sum(bit for mask, bit in _THROTTLERS if status & mask)
+        before, self._counted = self._counted, metrics
+        counters = ("accumulation_counter", *_RESIDENCIES)
+        passed = {
+            name: metrics[name] - before[name]
+            for name in counters
+            if isinstance(metrics.get(name), int) and isinstance(before.get(name), int)
+        }
+        if "accumulation_counter" not in passed:
+            return None
+        # As many samples show a state as it took of the window.
+        carried = {
+            name: self._carried.get(name, 0.0) + passed.get(name, 0) / max(1, passed["accumulation_counter"])
+            for name in _RESIDENCIES
+        }
+        shown = {name for name, samples in carried.items() if samples >= 1}
+        self._carried = {name: samples - (name in shown) for name, samples in carried.items()}
+        return reduce(or_, (_RESIDENCIES[name] for name in shown), 0)
+
+    def _uncorrected(self) -> int | None:
+        return (self._ask("gpu_total_ecc_count") or {}).get("uncorrectable_count")
+
+    def _occupancy(self) -> tuple[dict[int, int | None] | None, dict[int, float | None]]:
+        """Return memory, and the share of the compute units at this moment, by process; no memory where none are listed."""
+        listed = self._ask("gpu_process_list")
+        units = (self._ask("gpu_asic_info") or {}).get("num_compute_units")
+        held: dict[int, int | None] = {}
+        busy: dict[int, float | None] = {}
+        for each in listed or ():
+            memory = (each.get("memory_usage") or {}).get("vram_mem") or each.get("mem")
+            if memory:  # amdsmi also lists processes of other GPUs
+                held[each["pid"]] = memory
+                occupied = each.get("cu_occupancy")
+                known = isinstance(occupied, int) and isinstance(units, int) and units > 0
+                busy[each["pid"]] = min(1.0, occupied / units) if known else None
+        return (None if listed is None else held), busy
+
+
+def _mean(value: Any) -> int | None:  # noqa: ANN401 -- a number, several, or "N/A"
+    """Return a reading as a whole number, the mean of several."""
+    numbers = [
+        each
+        for each in (value if isinstance(value, list | tuple) else [value])
+        if isinstance(each, int | float)
+    ]
+    return round(fmean(numbers)) if numbers else None
+
+
+def _cap_w(cap: Any) -> float | None:  # noqa: ANN401 -- as above
+    if not isinstance(cap, int | float):
+        return None
+    return cap / 1e6 if cap > _MOST_W else float(cap)
+
+
+MONITORS: Mapping[str, type[DeviceMonitor]] = {"nvidia": NvmlMonitor, "amd": AmdMonitor}

@@ -118,6 +118,7 @@ class StepConfig:
     # Set by the session
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     ranks: Ranks = field(default_factory=Alone)
+    autocast: bool = True  # False: in training too, weights and inputs have the precision themselves
     data_root: Path | None = None  # of real data sets
     data_required: bool = False  # no real data is an error
 
@@ -188,7 +189,7 @@ class StepConfig:
     @property
     def dtype(self) -> torch.dtype:
         """Of inputs, and in inference of weights: autocast would cast all of them in every step."""
-        return torch.float32 if self.training else PRECISIONS[self.precision].dtype
+        return torch.float32 if self.training and self.autocast else PRECISIONS[self.precision].dtype
 
     @property
     def micro_batches(self) -> int:

@@ -117,7 +117,7 @@ def test_model_options_that_a_library_does_not_take_are_named(model):
 
 def test_typed_keywords_are_the_fields_of_the_configuration():
     """The TypedDict gives editors and mypy the names; the dataclass has the defaults."""
-    by_session = {"model", "task", "device", "ranks", "data_root", "data_required"}
+    by_session = {"model", "task", "device", "ranks", "autocast", "data_root", "data_required"}
     assert set(TrainOptions.__annotations__) == {each.name for each in fields(StepConfig)} - by_session
     assert set(StepOptions.__annotations__) < set(TrainOptions.__annotations__)
 

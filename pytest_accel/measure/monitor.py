@@ -12,10 +12,7 @@ import math
 import os
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
-from operator import or_
 from statistics import fmean
 from typing import Any, ClassVar, Self
 
@@ -133,7 +130,7 @@ def next_beat(beat: int, elapsed_s: float, period_s: float) -> int:
     return max(beat, math.floor(elapsed_s / period_s)) + 1
 
 
-class DeviceMonitor(ABC):
+class _Monitor:
     """Reads the state of one GPU from `begin()` to `end()`; between them a `SamplingThread` calls `sample`.
 
     `own_pids` returns the other processes of the measurement.
@@ -163,24 +160,6 @@ class DeviceMonitor(ABC):
         """The name in problems: `NVML GPU-8f3aab12`."""
         return f"{self.library} {short_uuid(self._uuid)}"
 
-    @abstractmethod
-    def __enter__(self) -> Self: ...
-
-    @abstractmethod
-    def __exit__(self, *_: object) -> None: ...
-
-    @abstractmethod
-    def begin(self) -> None:
-        """Open a window; forget an earlier one."""
-
-    @abstractmethod
-    def sample(self) -> None:
-        """Take one sample."""
-
-    @abstractmethod
-    def end(self) -> DeviceReadings:
-        """Return all readings; call it when the sampling thread has ended its window."""
-
     def _say(self, what: str, why: str) -> None:
         self._problems.setdefault(what, why)
 
@@ -208,7 +187,7 @@ class DeviceMonitor(ABC):
 # --- NVML --------------------------------------------------------------------------------------------------
 
 
-class NvmlMonitor(DeviceMonitor):
+class NvmlMonitor(_Monitor):
     """NVML's readings of one GPU."""
 
     library = "NVML"
@@ -227,6 +206,7 @@ class NvmlMonitor(DeviceMonitor):
         self._nvml, self._handle, self._calls = Nvml(None, "closed"), None, {}
 
     def begin(self) -> None:
+        """Open a window; forget an earlier one."""
         self._samples, self._problems = [], {}
         if why := self._nvml.problem:
             self._say("NVML", why)
@@ -251,6 +231,7 @@ class NvmlMonitor(DeviceMonitor):
         self._samples.append(DeviceSample(at_s=at_s, **readings))
 
     def end(self) -> DeviceReadings:
+        """Return all readings; call it when the sampling thread has ended its window."""
         end_s = self._clock()
         samples = tuple(self._samples)
         # First: an idle link falls back to a slower generation.
@@ -323,54 +304,37 @@ def _watts(milliwatts: int | None) -> float | None:
     return None if milliwatts is None else milliwatts / 1000
 
 
-# --- amdsmi ------------------------------------------------------------------------------------------------
+# --- amdsmi ---------------------------------------------------------------------------------------------------
 
-# Of amdsmi_get_gpu_metrics_info, by field of DeviceSample; an MI300 has a clock for each of its dies.
-_METRICS = {
-    "sm_mhz": ("current_gfxclk", "current_gfxclks"),
-    "memory_mhz": ("current_uclk",),
-    "temperature_c": ("temperature_hotspot",),
-}
 # `indep_throttle_status` of the MI200 series (amdgpu_smu.h: power, current, temperature, others), as NVML's bits: power and
 # current limits bound a healthy GPU at its highest clocks, heat throttles it.
-_THROTTLERS = (
-    (0xFFFF, POWER_CAP),
-    (0xFFFF << 16, BOARD_LIMIT),
-    (0xFFFF << 32, HW_THERMAL),
-    (0xFFFF << 48, RELIABILITY),
-)
+_THROTTLERS = ((0, POWER_CAP), (16, BOARD_LIMIT), (32, HW_THERMAL), (48, RELIABILITY))
 # The MI300 series counts the time in each state instead, over `accumulation_counter`.
 _RESIDENCIES = {
     "ppt_residency_acc": POWER_CAP,
-    "prochot_residency_acc": HW_THERMAL,
-    "socket_thm_residency_acc": HW_THERMAL,
-    "vr_thm_residency_acc": HW_THERMAL,
-    "hbm_thm_residency_acc": HW_THERMAL,
+    **dict.fromkeys(
+        [f"{what}_residency_acc" for what in ("prochot", "socket_thm", "vr_thm", "hbm_thm")], HW_THERMAL
+    ),
 }
 _NO_STATUS = 0xFFFF_FFFF_FFFF_FFFF
 _MOST_W = 1e5  # beyond, a power cap is in microwatts, as on hosts that are no guests
 
 
-class AmdMonitor(DeviceMonitor):
+class AmdMonitor(_Monitor):
     """amdsmi's readings of one GPU: a sample is one table, the rest is read at the ends."""
 
     library = "amdsmi"
     _smi: Any = None
-    _unusable = "not opened"
-    _counted: Mapping[str, int] = {}  # residencies at the last sample
-    _carried: Mapping[str, float] = {}  # time in each state that no sample has shown yet, in samples
-    _occupied: Mapping[int, float | None] = {}  # share of the compute units at the beginning, by process
+    _unusable = _refusal = "it answers nothing"
+    _counted: Mapping[str, int] = {}  # the numbers of the last table
 
     def __enter__(self) -> Self:
         self._smi, self._unusable = open_amdsmi()
         wanted = serial_number(self._uuid)
-        try:
-            for handle in self._smi.amdsmi_get_processor_handles() if self._smi is not None else ():
-                serial = serial_number(self._smi.amdsmi_get_gpu_asic_info(handle).get("asic_serial"))
-                if self._handle is None and serial == wanted is not None:
-                    self._handle = handle
-        except Exception as error:  # noqa: BLE001 -- its own types
-            self._unusable = words(error)
+        for handle in self._ask("processor_handles", ()) or ():
+            serial = serial_number(self._ask("gpu_asic_info", (handle,)).get("asic_serial"))
+            if self._handle is None and serial == wanted is not None:
+                self._handle = handle
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -379,111 +343,101 @@ class AmdMonitor(DeviceMonitor):
         self._smi, self._handle = None, None
 
     def begin(self) -> None:
-        self._samples, self._problems, self._carried = [], {}, {}
+        self._samples, self._problems = [], {}
         if self._handle is None:
             self._say("amdsmi", self._unusable or f"knows no device {self._uuid}")
+        self._carried = dict.fromkeys(
+            _RESIDENCIES, 0.0
+        )  # time in each state that no sample has shown yet, in samples
+        self._counted = _numbers(self._ask("gpu_metrics_info"))
         self._ecc_before = self._uncorrected()
-        self._occupied = self._occupancy()[1]
-        self._counted = self._ask("gpu_metrics_info") or {}
         self._begin_s = self._clock()
 
     def sample(self) -> None:
         at_s = self._clock()
-        metrics = self._ask("gpu_metrics_info", missed="metrics") or {}
-        found = {
-            field: next(filter(None, (_mean(metrics.get(name)) for name in names)), None)
-            for field, names in _METRICS.items()
-        }
-        self._samples.append(DeviceSample(at_s=at_s, event_reasons=self._events(metrics), **found))
+        metrics = self._ask("gpu_metrics_info")
+        if not metrics and self._handle is not None:
+            self._say("metrics", self._refusal)
+        numbers = _numbers(metrics)
+        self._samples.append(
+            DeviceSample(
+                at_s=at_s,
+                sm_mhz=numbers.get("current_gfxclk", numbers.get("current_gfxclks")),
+                memory_mhz=numbers.get("current_uclk"),
+                temperature_c=numbers.get("temperature_hotspot"),
+                event_reasons=self._events(numbers),
+            )
+        )
 
     def end(self) -> DeviceReadings:
         end_s = self._clock()
-        caps = self._ask("power_cap_info") or {}
-        held, occupied = self._occupancy()
-        busy = {
-            pid: fmean((share, self._occupied.get(pid) or 0.0))
-            for pid, share in occupied.items()
-            if share is not None
+        caps_w = {
+            name: cap / 1e6 if cap > _MOST_W else cap
+            for name, cap in _numbers(self._ask("power_cap_info")).items()
         }
         return DeviceReadings(
             begin_s=self._begin_s,
             end_s=end_s,
             samples=tuple(self._samples),
-            power_limit_w=_cap_w(caps.get("power_cap")),
-            power_limit_default_w=_cap_w(caps.get("default_power_cap")),
+            power_limit_w=caps_w.get("power_cap"),
+            power_limit_default_w=caps_w.get("default_power_cap"),
             ecc_uncorrected_before=self._ecc_before,
             ecc_uncorrected_after=self._uncorrected(),
-            foreign=self._others(held, busy),
+            foreign=self._others(*self._listed()),
             problems=self._found_problems(),
         )
 
-    def _ask(self, what: str, *, missed: str = "") -> Any:  # noqa: ANN401 -- amdsmi has no types
-        """Return the answer; None without one, which is a problem where `missed` names it."""
-        if self._handle is None:
-            return None
+    def _ask(self, what: str, arguments: tuple[object, ...] | None = None) -> Any:  # noqa: ANN401 -- it has no types
+        """Return the answer; an empty one where the driver, the GPU or this version has none."""
         try:
-            return getattr(self._smi, f"amdsmi_get_{what}")(self._handle)
+            return getattr(self._smi, f"amdsmi_get_{what}")(
+                *((self._handle,) if arguments is None else arguments)
+            )
         except Exception as error:  # noqa: BLE001 -- its own types, or a name that this version lacks
-            if missed:
-                self._say(missed, words(error))
-            return None
+            self._refusal = words(error)
+            return {}
 
-    def _events(self, metrics: Mapping[str, Any]) -> int | None:
+    def _events(self, numbers: Mapping[str, int]) -> int | None:
         """Return the reasons for lower clocks as NVML's bits."""
-        status = metrics.get("indep_throttle_status")
-        if isinstance(status, int) and status != _NO_STATUS:
-            return sum(bit for mask, bit in _THROTTLERS if status & mask)
-        before, self._counted = self._counted, metrics
-        counters = ("accumulation_counter", *_RESIDENCIES)
-        passed = {
-            name: metrics[name] - before[name]
-            for name in counters
-            if isinstance(metrics.get(name), int) and isinstance(before.get(name), int)
-        }
+        status = numbers.get("indep_throttle_status", _NO_STATUS)
+        if status != _NO_STATUS:
+            return sum(bit for first, bit in _THROTTLERS if status >> first & 0xFFFF)
+        before, self._counted = self._counted, numbers
+        passed = {name: numbers[name] - before[name] for name in numbers.keys() & before.keys()}
         if "accumulation_counter" not in passed:
             return None
-        # As many samples show a state as it took of the window.
-        carried = {
-            name: self._carried.get(name, 0.0) + passed.get(name, 0) / max(1, passed["accumulation_counter"])
-            for name in _RESIDENCIES
-        }
-        shown = {name for name, samples in carried.items() if samples >= 1}
-        self._carried = {name: samples - (name in shown) for name, samples in carried.items()}
-        return reduce(or_, (_RESIDENCIES[name] for name in shown), 0)
+        reasons = 0
+        for name, bit in _RESIDENCIES.items():  # as many samples show a state as it took of the window
+            self._carried[name] += passed.get(name, 0) / max(1, passed["accumulation_counter"])
+            if self._carried[name] >= 1:
+                self._carried[name] -= 1
+                reasons |= bit
+        return reasons
 
     def _uncorrected(self) -> int | None:
-        return (self._ask("gpu_total_ecc_count") or {}).get("uncorrectable_count")
+        return _numbers(self._ask("gpu_total_ecc_count")).get("uncorrectable_count")
 
-    def _occupancy(self) -> tuple[dict[int, int | None] | None, dict[int, float | None]]:
-        """Return memory, and the share of the compute units at this moment, by process; no memory where none are listed."""
-        listed = self._ask("gpu_process_list")
-        units = (self._ask("gpu_asic_info") or {}).get("num_compute_units")
+    def _listed(self) -> tuple[dict[int, int | None] | None, dict[int, float]]:
+        """Return memory, and the share of the compute units at this moment, by process."""
+        units = _numbers(self._ask("gpu_asic_info")).get("num_compute_units", 0)
         held: dict[int, int | None] = {}
-        busy: dict[int, float | None] = {}
-        for each in listed or ():
-            memory = (each.get("memory_usage") or {}).get("vram_mem") or each.get("mem")
-            if memory:  # amdsmi also lists processes of other GPUs
-                held[each["pid"]] = memory
-                occupied = each.get("cu_occupancy")
-                known = isinstance(occupied, int) and isinstance(units, int) and units > 0
-                busy[each["pid"]] = min(1.0, occupied / units) if known else None
-        return (None if listed is None else held), busy
+        busy: dict[int, float] = {}
+        processes = self._ask("gpu_process_list")
+        for each in filter(lambda process: isinstance(process, dict), processes):  # before ROCm 6, handles
+            if memory := _numbers(each).get("mem") or _numbers(each.get("memory_usage")).get("vram_mem"):
+                held[each["pid"]] = memory  # without any, it is a process of another GPU
+                if units and isinstance(each.get("cu_occupancy"), int):
+                    busy[each["pid"]] = min(1.0, each["cu_occupancy"] / units)
+        return (held if isinstance(processes, list) else None), busy
 
 
-def _mean(value: Any) -> int | None:  # noqa: ANN401 -- a number, several, or "N/A"
-    """Return a reading as a whole number, the mean of several."""
-    numbers = [
-        each
-        for each in (value if isinstance(value, list | tuple) else [value])
-        if isinstance(each, int | float)
-    ]
-    return round(fmean(numbers)) if numbers else None
+def _numbers(answer: Any) -> dict[str, int]:  # noqa: ANN401 -- of amdsmi
+    """Return the numbers of an answer, of several their mean; what is absent is "N/A"."""
+    found = {name: value if isinstance(value, list) else [value] for name, value in (answer or {}).items()}
+    found = {
+        name: [each for each in values if isinstance(each, int | float)] for name, values in found.items()
+    }
+    return {name: round(fmean(values)) for name, values in found.items() if values}
 
 
-def _cap_w(cap: Any) -> float | None:  # noqa: ANN401 -- as above
-    if not isinstance(cap, int | float):
-        return None
-    return cap / 1e6 if cap > _MOST_W else float(cap)
-
-
-MONITORS: Mapping[str, type[DeviceMonitor]] = {"nvidia": NvmlMonitor, "amd": AmdMonitor}
+MONITORS: Mapping[str, type[NvmlMonitor | AmdMonitor]] = {"nvidia": NvmlMonitor, "amd": AmdMonitor}

@@ -36,7 +36,7 @@ def asked_by(item):
         item.function(**{name: parameters.get(name, ask) for name in item._fixtureinfo.argnames})
     except pytest.skip.Exception:
         pass
-    wanted = ("precision", "batch_size", "global_batch_size", "micro_batch_size")
+    wanted = ("precision", "batch_size", "global_batch_size", "micro_batch_size", "may_not_fit")
     return {
         name: list(value.items()) if isinstance(value, dict) else value
         for name, value in found.items() if name in wanted
@@ -168,6 +168,32 @@ def test_rows_of_an_h200_keep_the_precision_and_the_batch_of_their_baselines(row
             assert resolved_sizes(asked, h200.memory_gb) == sizes, key
             checked += 1
     assert checked > 40
+
+
+def test_batch_of_an_h200_is_asked_of_no_device_that_is_too_small_for_it(rows):
+    """By the peak of its stored runs; sweeps and rows that may not fit say so themselves."""
+    catalogue, gib, checked = load_catalogue(), 2**30, 0
+    for path in (ROOT / "baselines" / "h200").glob("*.json"):
+        for key, stored in json.loads(path.read_text())["benchmarks"].items():
+            row = rows[key.removesuffix(" (data)")]
+            at_once = (
+                stored["configuration"].get("batch_size") or stored["configuration"]["global_batch_size"]
+            )
+            peak_gib = max(run["peak_memory_bytes"] for run in stored["runs"]) / gib
+            singles = [
+                kind for kind in catalogue.devices.values() if kind.key in row["marks"] and kind.key != "cpu"
+            ]
+            for variant in (
+                each for kind in singles for each in kind.variants if not row["asked"].get("may_not_fit")
+            ):
+                sizes = resolved_sizes(row["asked"], variant.memory_gb)
+                if (
+                    sizes.get("batch_size", sizes.get("global_batch_size")) == at_once
+                    and variant.memory_gb > 1
+                ):
+                    assert peak_gib < 0.9 * variant.memory_gb, (key, variant.title)
+                    checked += 1
+    assert checked > 400
 
 
 # Figures without a row: batches that are no power of two, of several IPUs, of a model that the study splits over IPUs.

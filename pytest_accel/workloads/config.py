@@ -78,9 +78,7 @@ class StepConfig:
 
     model: Model  # a name (torchvision's, `timm/NAME`, `zoo/NAME`), or any callable that returns a module
     task: Task = "train"
-    batch_size: (
-        int  # of one rank; {40: 256, 16: 64} gives it by GB of memory: the largest entry that the device has
-    )
+    batch_size: int  # of one rank; or by GB of memory, {40: 256, 16: 64}: the largest that the device has
     global_batch_size: int | None = None  # of all ranks, instead of batch_size: strong scaling; by memory too
     data: str | None = None  # a name of DATA_NAMES; None: the first that fits the model's task
     precision: str = "fp32"  # fp32, tf32, bf16, fp16; half: bf16, else fp16; single: tf32, else fp32

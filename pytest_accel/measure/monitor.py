@@ -310,12 +310,8 @@ def _watts(milliwatts: int | None) -> float | None:
 # current limits bound a healthy GPU at its highest clocks, heat throttles it.
 _THROTTLERS = ((0, POWER_CAP), (16, BOARD_LIMIT), (32, HW_THERMAL), (48, RELIABILITY))
 # The MI300 series counts the time in each state instead, over `accumulation_counter`.
-_RESIDENCIES = {
-    "ppt_residency_acc": POWER_CAP,
-    **dict.fromkeys(
-        [f"{what}_residency_acc" for what in ("prochot", "socket_thm", "vr_thm", "hbm_thm")], HW_THERMAL
-    ),
-}
+_HEAT = ("prochot_residency_acc", "socket_thm_residency_acc", "vr_thm_residency_acc", "hbm_thm_residency_acc")
+_RESIDENCIES = {"ppt_residency_acc": POWER_CAP, **dict.fromkeys(_HEAT, HW_THERMAL)}
 _NO_STATUS = 0xFFFF_FFFF_FFFF_FFFF
 _MOST_W = 1e5  # beyond, a power cap is in microwatts, as on hosts that are no guests
 
@@ -329,10 +325,10 @@ class AmdMonitor(_Monitor):
     _counted: Mapping[str, int] = {}  # the numbers of the last table
 
     def __enter__(self) -> Self:
-        self._smi, self._unusable = open_amdsmi()
+        self._smi, listed, self._unusable = open_amdsmi()
         wanted = serial_number(self._uuid)
-        for handle in self._ask("processor_handles", ()) or ():
-            serial = serial_number(self._ask("gpu_asic_info", (handle,)).get("asic_serial"))
+        for handle in listed:
+            serial = serial_number(self._ask("gpu_asic_info", handle).get("asic_serial"))
             if self._handle is None and serial == wanted is not None:
                 self._handle = handle
         return self
@@ -346,9 +342,8 @@ class AmdMonitor(_Monitor):
         self._samples, self._problems = [], {}
         if self._handle is None:
             self._say("amdsmi", self._unusable or f"knows no device {self._uuid}")
-        self._carried = dict.fromkeys(
-            _RESIDENCIES, 0.0
-        )  # time in each state that no sample has shown yet, in samples
+        # Time in each state that no sample has shown yet, in samples.
+        self._carried = dict.fromkeys(_RESIDENCIES, 0.0)
         self._counted = _numbers(self._ask("gpu_metrics_info"))
         self._ecc_before = self._uncorrected()
         self._begin_s = self._clock()
@@ -387,12 +382,10 @@ class AmdMonitor(_Monitor):
             problems=self._found_problems(),
         )
 
-    def _ask(self, what: str, arguments: tuple[object, ...] | None = None) -> Any:  # noqa: ANN401 -- it has no types
+    def _ask(self, what: str, *handle: object) -> Any:  # noqa: ANN401 -- it has no types
         """Return the answer; an empty one where the driver, the GPU or this version has none."""
         try:
-            return getattr(self._smi, f"amdsmi_get_{what}")(
-                *((self._handle,) if arguments is None else arguments)
-            )
+            return getattr(self._smi, f"amdsmi_get_{what}")(*(handle or (self._handle,)))
         except Exception as error:  # noqa: BLE001 -- its own types, or a name that this version lacks
             self._refusal = words(error)
             return {}
@@ -433,11 +426,14 @@ class AmdMonitor(_Monitor):
 
 def _numbers(answer: Any) -> dict[str, int]:  # noqa: ANN401 -- of amdsmi
     """Return the numbers of an answer, of several their mean; what is absent is "N/A"."""
-    found = {name: value if isinstance(value, list) else [value] for name, value in (answer or {}).items()}
-    found = {
-        name: [each for each in values if isinstance(each, int | float)] for name, values in found.items()
-    }
-    return {name: round(fmean(values)) for name, values in found.items() if values}
+    found: dict[str, int] = {}
+    for name, value in (answer or {}).items():
+        numbers = [
+            each for each in (value if isinstance(value, list) else [value]) if isinstance(each, int | float)
+        ]
+        if numbers:  # a mean would round the bits of a status
+            found[name] = int(numbers[0]) if len(numbers) == 1 else round(fmean(numbers))
+    return found
 
 
 MONITORS: Mapping[str, type[NvmlMonitor | AmdMonitor]] = {"nvidia": NvmlMonitor, "amd": AmdMonitor}

@@ -27,17 +27,17 @@ def open_source(node: PowerNode) -> AmdSource:
     return AmdSource([device for device in node.devices if device.vendor == VENDOR])
 
 
-def open_amdsmi() -> tuple[Any, str]:
-    """Return amdsmi, started, or why it cannot be used; `close_amdsmi` it. It counts its users."""
+def open_amdsmi() -> tuple[Any, list[object], str]:
+    """Return amdsmi, started, and its GPUs, or why it cannot be used; `close_amdsmi` it. It counts its users."""
     try:
         import amdsmi  # type: ignore[import-not-found, unused-ignore]
 
         amdsmi.amdsmi_init()
+        return amdsmi, list(amdsmi.amdsmi_get_processor_handles()), ""
     except ImportError:
-        return None, NOT_INSTALLED
+        return None, [], NOT_INSTALLED
     except Exception as error:  # noqa: BLE001 -- its own types; without ROCm its import raises KeyError
-        return None, NOT_STARTED.format(words(error))
-    return amdsmi, ""
+        return None, [], NOT_STARTED.format(words(error))
 
 
 def close_amdsmi(smi: Any) -> str:  # noqa: ANN401 -- the package has no types
@@ -54,10 +54,10 @@ class AmdSource(DeviceSource):
 
     def __init__(self, devices: Sequence[PowerDevice]) -> None:
         super().__init__("amdsmi")
-        self._smi, problem = open_amdsmi()
+        self._smi, listed, problem = open_amdsmi()
         try:
             if self._smi is not None:
-                self._open(devices)
+                self._open(devices, listed)
         except Exception as error:  # noqa: BLE001 -- its own types
             problem = NOT_STARTED.format(words(error))
         if problem:
@@ -69,8 +69,7 @@ class AmdSource(DeviceSource):
         if smi is not None and (problem := close_amdsmi(smi)):
             self.add_problem("", "close", problem)
 
-    def _open(self, devices: Sequence[PowerDevice]) -> None:
-        listed = list(self._smi.amdsmi_get_processor_handles())
+    def _open(self, devices: Sequence[PowerDevice], listed: Sequence[object]) -> None:
         serials = [
             serial_number(self._smi.amdsmi_get_gpu_asic_info(each).get("asic_serial")) for each in listed
         ]

@@ -14,7 +14,7 @@ def test_small_fine_tuning(train):
     train("zoo/bert-tiny", sequence=64, batch_size=8, precision="fp32", lr=LR)
 
 
-@on(accelerators(memory_gb=16, dtype="bf16", devices=(1, 4)))
+@on(accelerators(memory_gb=16, dtype="half", devices=(1, 4)))
 @pytest.mark.parametrize(
     "sequence",
     [pytest.param(384, marks=pytest.mark.accel(reference="pearc22/bert/bert_base/squad")), 128],
@@ -24,7 +24,7 @@ def test_fine_tuning(train, sequence):
         "zoo/bert-base",
         sequence=sequence,
         batch_size=32,
-        precision="bf16",
+        precision="half",
         optimizer="adamw",
         lr=LR,
         clip=1.0,  # as the authors' own code

@@ -28,14 +28,14 @@ def test_small_training(train, model, settings):
     train(model, data="coco", image_size=64, batch_size=2, precision="fp32", **settings)
 
 
-@on(accelerators(memory_gb=16, dtype="bf16", devices=(1, 4)))
+@on(accelerators(memory_gb=16, dtype="half", devices=(1, 4)))
 @pytest.mark.accel(reference="nrp/train/faster_rcnn_r50_fpn/coco")
 def test_faster_rcnn(train):
-    train("fasterrcnn_resnet50_fpn", data="coco", batch_size=2, precision="bf16", **FASTER_RCNN)
+    train("fasterrcnn_resnet50_fpn", data="coco", batch_size=2, precision="half", **FASTER_RCNN)
 
 
-@on(accelerators(memory_gb=40, dtype="bf16", devices=(1, 4)))
+@on(accelerators(memory_gb=40, dtype="half", devices=(1, 4)))
 @pytest.mark.accel(reference="nrp/train/dino_swin_l/coco")
 @pytest.mark.parametrize("scales", ["4scale", "5scale"])
 def test_dino(train, scales):
-    train(f"zoo/dino-swin-l-{scales}", data="coco", batch_size=2, precision="bf16", **DINO, **RECOMPUTING)
+    train(f"zoo/dino-swin-l-{scales}", data="coco", batch_size=2, precision="half", **DINO, **RECOMPUTING)

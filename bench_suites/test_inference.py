@@ -20,11 +20,11 @@ def test_small_inference(infer, model, batch_size):
     )
 
 
-@on(accelerators(memory_gb=16, dtype="bf16"), "a100x4")
+@on(accelerators(memory_gb=16, dtype="half"), "a100x4")
 @pytest.mark.accel(reference="nrp/infer/{model}")
 @pytest.mark.parametrize("model", ["resnet50", "swin_t"])
 def test_inference(infer, model):
-    infer(model, data="imagenet", batch_size=1024, precision="bf16", epoch_size=VALIDATION_IMAGES)
+    infer(model, data="imagenet", batch_size=1024, precision="half", epoch_size=VALIDATION_IMAGES)
 
 
 @on(NVIDIA)
@@ -35,10 +35,10 @@ def test_inference_tuned(infer, model):
     infer(model, data="imagenet", batch_size=1024, precision="bf16", epoch_size=VALIDATION_IMAGES, tuned=True)
 
 
-@on(accelerators(memory_gb=16, dtype="bf16"))
+@on(accelerators(memory_gb=16, dtype="half"))
 @pytest.mark.parametrize("model", ["resnet50", "swin_t"])
 def test_latency(infer, model):
-    infer(model, data="imagenet", source="synthetic", batch_size=1, precision="bf16", latency=True)
+    infer(model, data="imagenet", source="synthetic", batch_size=1, precision="half", latency=True)
 
 
 @on(NVIDIA)

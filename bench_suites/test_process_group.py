@@ -17,8 +17,8 @@ def test_small_scaling(train, scaling):
     train("resnet18", data="cifar100", image_size=64, **SMALL[scaling])
 
 
-@on(accelerators(memory_gb=16, dtype="bf16"))
+@on(accelerators(memory_gb=16, dtype="half"))
 @pytest.mark.accel(process_group=True)
 @pytest.mark.parametrize("ddp", [True, False], ids=["ddp", "plain"])
 def test_single_rank(train, ddp):
-    train("resnet50", data="imagenet", batch_size=256, precision="bf16", ddp=ddp)
+    train("resnet50", data="imagenet", batch_size=256, precision="half", ddp=ddp)

@@ -30,7 +30,7 @@ def test_small_training(train, model, settings):
     train(model, data="cityscapes", image_size=64, batch_size=2, precision="fp32", **settings)
 
 
-@on(accelerators(memory_gb=16, dtype="bf16", devices=(1, 4)))
+@on(accelerators(memory_gb=16, dtype="half", devices=(1, 4)))
 @pytest.mark.accel(reference="nrp/train/{model}/cityscapes")
 # The batch that the study's framework gives a device, and one for a large device.
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_training(train, model, batch_size):
         name,
         data="cityscapes",
         batch_size=batch_size,
-        precision="bf16",
+        precision="half",
         may_not_fit=batch_size == 8,
         **settings,
     )

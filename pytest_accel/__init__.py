@@ -22,33 +22,23 @@ from typing import TYPE_CHECKING
 from pytest_accel._version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import TypeVar
-
     import pytest
 
+    from pytest_accel.markers import Marks
     from pytest_accel.platforms.catalogue import Accelerators
-
-    Test = TypeVar("Test", bound=Callable[..., object])
 
 __all__ = ["__version__", "accelerators", "on"]
 
 
-def on(*platforms: str | Accelerators) -> Callable[[Test], Test]:
+def on(*platforms: str | Accelerators) -> Marks:
     """Mark a test with platforms: `@on("gh200 a100x4")`, `@on(accelerators(memory_gb=40, dtype="bf16"))`, or both.
 
-    A misspelt name is an error that names the right one.
+    One value of a parameter is marked by `pytest.param(value, marks=on(...))`. A misspelt name is an error that names
+    the right one.
     """
-    from pytest_accel.markers import platform_marks
+    from pytest_accel.markers import Marks, platform_marks
 
-    marks = platform_marks(platforms)
-
-    def marked(test: Test) -> Test:
-        for mark in marks:
-            test = mark(test)
-        return test
-
-    return marked
+    return Marks(platform_marks(platforms))
 
 
 def accelerators(
@@ -62,7 +52,8 @@ def accelerators(
     """Return what a benchmark needs; `on` expands it to every registered platform that has it.
 
     `memory_gb` is that of each device, `dtype` one precision or several that are all needed, `devices` their
-    number on all `nodes` together, one count or several that will do.
+    number on all `nodes` together, one count or several that will do. `dtype="half"` is met by bf16 and by fp16,
+    `dtype="single"` by TF32 and by fp32.
     """
     from pytest_accel.platforms.catalogue import Accelerators
 

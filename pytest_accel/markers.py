@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
@@ -20,6 +20,9 @@ from pytest_accel.platforms.catalogue import (
 
 if TYPE_CHECKING:
     import ast
+    from collections.abc import Callable
+
+    Test = TypeVar("Test", bound=Callable[..., object])
 
 CATALOGUE = pytest.StashKey[Catalogue]()
 BENCHMARK_FIXTURE = "accel"  # an item that takes it, directly or through `train` and `infer`, is a benchmark
@@ -62,6 +65,17 @@ def _register_names(config: pytest.Config, catalogue: Catalogue, names: Iterable
         count = f"{platform.per_node} x {title}" if platform.per_node > 1 else title
         nodes = f" on each of {platform.nodes} nodes" if platform.nodes > 1 else ""
         config.addinivalue_line("markers", f"{name}: needs {count}{nodes}")
+
+
+class Marks(tuple[pytest.MarkDecorator, ...]):
+    """Several marks: a decorator, and what `pytest.param(marks=...)` takes."""
+
+    __slots__ = ()
+
+    def __call__(self, test: Test) -> Test:
+        for mark in self:
+            test = mark(test)
+        return test
 
 
 def platform_marks(platforms: Iterable[str | Accelerators]) -> list[pytest.MarkDecorator]:

@@ -138,6 +138,23 @@ class CudaDevice:
         return spin
 
 
+class IpuDevice:
+    """A Graphcore IPU: a call of poptorch returns when the device is done, and its memory is planned when it compiles."""
+
+    name = "ipu"
+
+    def prepare(self) -> None: ...
+    def restore(self) -> None: ...
+    def synchronize(self) -> None: ...
+    def reset_peak_memory(self) -> None: ...
+
+    def peak_memory_bytes(self) -> int | None:
+        return None
+
+    def delay(self, seconds: float) -> Delay:
+        return CpuDevice(threads=1).delay(seconds)
+
+
 def _cuda() -> Any:  # noqa: ANN401 - a module
     import torch
 

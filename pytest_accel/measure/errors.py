@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # batch would not help.
 _OUT_OF_MEMORY = re.compile(
     r"\b(?i:cuda|hip|xpu|mps)[^\n]{0,20}\bout of memory|can't allocate memory|not enough memory|_STATUS_\w*ALLOC(ATION)?_FAILED"
+    r"|(?i:out of memory on tile)|graph_memory_allocation_error"  # of Poplar
 )
 
 

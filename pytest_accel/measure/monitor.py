@@ -1,9 +1,9 @@
-"""State of a GPU during a measurement: NVML's readings, and the thread that takes them beside it.
+"""State of a GPU during a measurement: readings of NVML or amdsmi, and the thread that takes them beside it.
 
 The thread takes all samples, the first and the last of a window too, for which the caller waits a bounded time: a driver
 call that hangs holds the thread, not the session. Inside the window only calls that take microseconds; the rest at its
-ends (H200: width of the PCIe link 28 us, running processes 25 us, their shares of the SMs 2 ms). All of NVML is optional:
-an old driver or a lost GPU leave gaps, not errors.
+ends (H200: width of the PCIe link 28 us, running processes 25 us, their shares of the SMs 2 ms). All of a driver is optional:
+an old one or a lost GPU leave gaps, not errors. amdsmi was tried with replayed answers only, and its cost is not known.
 """
 
 from __future__ import annotations
@@ -12,12 +12,23 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from pytest_accel.measure.validity import DeviceReadings, DeviceSample, ForeignProcess
-from pytest_accel.platforms.nvidia import Nvml, close, open_nvml, short_uuid
+from pytest_accel.platforms.nvidia import (
+    BOARD_LIMIT,
+    HW_THERMAL,
+    POWER_CAP,
+    RELIABILITY,
+    Nvml,
+    close,
+    open_nvml,
+    short_uuid,
+)
+from pytest_accel.power.amd import close_amdsmi, open_amdsmi, serial_number
+from pytest_accel.power.source import words
 
 PERIOD_S = 0.1
 LIMIT_S = 2.0  # the slowest sampler takes microseconds; a call that takes this long hangs
@@ -119,14 +130,13 @@ def next_beat(beat: int, elapsed_s: float, period_s: float) -> int:
     return max(beat, math.floor(elapsed_s / period_s)) + 1
 
 
-# --- NVML --------------------------------------------------------------------------------------------------
-
-
-class NvmlMonitor:
+class _Monitor:
     """Reads the state of one GPU from `begin()` to `end()`; between them a `SamplingThread` calls `sample`.
 
     `own_pids` returns the other processes of the measurement.
     """
+
+    library: ClassVar[str]
 
     def __init__(
         self,
@@ -139,9 +149,7 @@ class NvmlMonitor:
         self._uuid = uuid
         self._own_pids = own_pids
         self._clock, self._wall_clock = clock, wall_clock
-        self._nvml = Nvml(None, "not opened")
         self._handle: object | None = None
-        self._calls: dict[str, tuple[str, tuple[object, ...]]] = {}  # by field of DeviceSample
         self._samples: list[DeviceSample] = []
         self._problems: dict[str, str] = {}
         self._begin_s = self._begin_wall_s = 0.0
@@ -150,7 +158,41 @@ class NvmlMonitor:
     @property
     def name(self) -> str:
         """The name in problems: `NVML GPU-8f3aab12`."""
-        return f"NVML {short_uuid(self._uuid)}"
+        return f"{self.library} {short_uuid(self._uuid)}"
+
+    def _say(self, what: str, why: str) -> None:
+        self._problems.setdefault(what, why)
+
+    def _found_problems(self) -> tuple[str, ...]:
+        return tuple(f"{self.name}: {what}: {why}" for what, why in self._problems.items())
+
+    def _others(
+        self, held: Mapping[int, int | None] | None, busy: Mapping[int, float]
+    ) -> tuple[ForeignProcess, ...]:
+        """Return other processes, from memory and load by process; none where a container hides pids, ours among them."""
+        own = {os.getpid(), *self._own_pids()}
+        if held is None:
+            return ()
+        pids = held.keys() | busy.keys()
+        if not own & pids:
+            self._say("processes", "hidden by a container, so that others cannot be separated from ours")
+            return ()
+        idle = 0.0 if busy else None  # without any sample of shares, idleness is unknown
+        return tuple(
+            ForeignProcess(pid=pid, memory_bytes=held.get(pid), busy_share=busy.get(pid, idle))
+            for pid in sorted(pids - own)
+        )
+
+
+# --- NVML --------------------------------------------------------------------------------------------------
+
+
+class NvmlMonitor(_Monitor):
+    """NVML's readings of one GPU."""
+
+    library = "NVML"
+    _nvml = Nvml(None, "not opened")
+    _calls: Mapping[str, tuple[str, tuple[object, ...]]] = {}  # by field of DeviceSample
 
     def __enter__(self) -> Self:
         self._nvml = open_nvml()
@@ -208,8 +250,8 @@ class NvmlMonitor:
             pcie_generation_max=self._ask("MaxPcieLinkGeneration"),
             pcie_width=width,
             pcie_width_max=self._ask("MaxPcieLinkWidth"),
-            foreign=self._others(),
-            problems=tuple(f"{self.name}: {what}: {why}" for what, why in self._problems.items()),
+            foreign=self._others(self._held(), self._busy()),
+            problems=self._found_problems(),
         )
 
     def _answered(self) -> dict[str, tuple[str, tuple[object, ...]]]:
@@ -238,24 +280,6 @@ class NvmlMonitor:
         found: int | None = self._ask("TotalEccErrors", *map(self._nvml.constant, kinds))
         return found
 
-    def _say(self, what: str, why: str) -> None:
-        self._problems.setdefault(what, why)
-
-    def _others(self) -> tuple[ForeignProcess, ...]:
-        """Return other processes; none where a container hides pids, ours among them."""
-        held, busy, own = self._held(), self._busy(), {os.getpid(), *self._own_pids()}
-        if held is None:
-            return ()
-        pids = held.keys() | busy.keys()
-        if not own & pids:
-            self._say("processes", "hidden by a container, so that others cannot be separated from ours")
-            return ()
-        idle = 0.0 if busy else None  # without any sample of shares, idleness is unknown
-        return tuple(
-            ForeignProcess(pid=pid, memory_bytes=held.get(pid), busy_share=busy.get(pid, idle))
-            for pid in sorted(pids - own)
-        )
-
     def _held(self) -> dict[int, int | None] | None:
         """Return memory by process; None where the device does not list them."""
         if self._handle is None:
@@ -278,3 +302,138 @@ class NvmlMonitor:
 
 def _watts(milliwatts: int | None) -> float | None:
     return None if milliwatts is None else milliwatts / 1000
+
+
+# --- amdsmi ---------------------------------------------------------------------------------------------------
+
+# `indep_throttle_status` of the MI200 series (amdgpu_smu.h: power, current, temperature, others), as NVML's bits: power and
+# current limits bound a healthy GPU at its highest clocks, heat throttles it.
+_THROTTLERS = ((0, POWER_CAP), (16, BOARD_LIMIT), (32, HW_THERMAL), (48, RELIABILITY))
+# The MI300 series counts the time in each state instead, over `accumulation_counter`.
+_HEAT = ("prochot_residency_acc", "socket_thm_residency_acc", "vr_thm_residency_acc", "hbm_thm_residency_acc")
+_RESIDENCIES = {"ppt_residency_acc": POWER_CAP, **dict.fromkeys(_HEAT, HW_THERMAL)}
+_NO_STATUS = 0xFFFF_FFFF_FFFF_FFFF
+_MOST_W = 1e5  # beyond, a power cap is in microwatts, as on hosts that are no guests
+
+
+class AmdMonitor(_Monitor):
+    """amdsmi's readings of one GPU: a sample is one table, the rest is read at the ends."""
+
+    library = "amdsmi"
+    _smi: Any = None
+    _unusable = _refusal = "it answers nothing"
+    _counted: Mapping[str, int] = {}  # the numbers of the last table
+
+    def __enter__(self) -> Self:
+        self._smi, listed, self._unusable = open_amdsmi()
+        wanted = serial_number(self._uuid)
+        for handle in listed:
+            serial = serial_number(self._ask("gpu_asic_info", handle).get("asic_serial"))
+            if self._handle is None and serial == wanted is not None:
+                self._handle = handle
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._smi is not None:
+            close_amdsmi(self._smi)
+        self._smi, self._handle = None, None
+
+    def begin(self) -> None:
+        self._samples, self._problems = [], {}
+        if self._handle is None:
+            self._say("amdsmi", self._unusable or f"knows no device {self._uuid}")
+        # Time in each state that no sample has shown yet, in samples.
+        self._carried = dict.fromkeys(_RESIDENCIES, 0.0)
+        self._counted = _numbers(self._ask("gpu_metrics_info"))
+        self._ecc_before = self._uncorrected()
+        self._begin_s = self._clock()
+
+    def sample(self) -> None:
+        at_s = self._clock()
+        metrics = self._ask("gpu_metrics_info")
+        if not metrics and self._handle is not None:
+            self._say("metrics", self._refusal)
+        numbers = _numbers(metrics)
+        self._samples.append(
+            DeviceSample(
+                at_s=at_s,
+                sm_mhz=numbers.get("current_gfxclk", numbers.get("current_gfxclks")),
+                memory_mhz=numbers.get("current_uclk"),
+                temperature_c=numbers.get("temperature_hotspot"),
+                event_reasons=self._events(numbers),
+            )
+        )
+
+    def end(self) -> DeviceReadings:
+        end_s = self._clock()
+        caps_w = {
+            name: cap / 1e6 if cap > _MOST_W else cap
+            for name, cap in _numbers(self._ask("power_cap_info")).items()
+        }
+        return DeviceReadings(
+            begin_s=self._begin_s,
+            end_s=end_s,
+            samples=tuple(self._samples),
+            power_limit_w=caps_w.get("power_cap"),
+            power_limit_default_w=caps_w.get("default_power_cap"),
+            ecc_uncorrected_before=self._ecc_before,
+            ecc_uncorrected_after=self._uncorrected(),
+            foreign=self._others(*self._listed()),
+            problems=self._found_problems(),
+        )
+
+    def _ask(self, what: str, *handle: object) -> Any:  # noqa: ANN401 -- it has no types
+        """Return the answer; an empty one where the driver, the GPU or this version has none."""
+        try:
+            return getattr(self._smi, f"amdsmi_get_{what}")(*(handle or (self._handle,)))
+        except Exception as error:  # noqa: BLE001 -- its own types, or a name that this version lacks
+            self._refusal = words(error)
+            return {}
+
+    def _events(self, numbers: Mapping[str, int]) -> int | None:
+        """Return the reasons for lower clocks as NVML's bits."""
+        status = numbers.get("indep_throttle_status", _NO_STATUS)
+        if status != _NO_STATUS:
+            return sum(bit for first, bit in _THROTTLERS if status >> first & 0xFFFF)
+        before, self._counted = self._counted, numbers
+        passed = {name: numbers[name] - before[name] for name in numbers.keys() & before.keys()}
+        if "accumulation_counter" not in passed:
+            return None
+        reasons = 0
+        for name, bit in _RESIDENCIES.items():  # as many samples show a state as it took of the window
+            self._carried[name] += passed.get(name, 0) / max(1, passed["accumulation_counter"])
+            if self._carried[name] >= 1:
+                self._carried[name] -= 1
+                reasons |= bit
+        return reasons
+
+    def _uncorrected(self) -> int | None:
+        return _numbers(self._ask("gpu_total_ecc_count")).get("uncorrectable_count")
+
+    def _listed(self) -> tuple[dict[int, int | None] | None, dict[int, float]]:
+        """Return memory, and the share of the compute units at this moment, by process."""
+        units = _numbers(self._ask("gpu_asic_info")).get("num_compute_units", 0)
+        held: dict[int, int | None] = {}
+        busy: dict[int, float] = {}
+        processes = self._ask("gpu_process_list")
+        for each in filter(lambda process: isinstance(process, dict), processes):  # before ROCm 6, handles
+            if memory := _numbers(each).get("mem") or _numbers(each.get("memory_usage")).get("vram_mem"):
+                held[each["pid"]] = memory  # without any, it is a process of another GPU
+                if units and isinstance(each.get("cu_occupancy"), int):
+                    busy[each["pid"]] = min(1.0, each["cu_occupancy"] / units)
+        return (held if isinstance(processes, list) else None), busy
+
+
+def _numbers(answer: Any) -> dict[str, int]:  # noqa: ANN401 -- of amdsmi
+    """Return the numbers of an answer, of several their mean; what is absent is "N/A"."""
+    found: dict[str, int] = {}
+    for name, value in (answer or {}).items():
+        numbers = [
+            each for each in (value if isinstance(value, list) else [value]) if isinstance(each, int | float)
+        ]
+        if numbers:  # a mean would round the bits of a status
+            found[name] = int(numbers[0]) if len(numbers) == 1 else round(fmean(numbers))
+    return found
+
+
+MONITORS: Mapping[str, type[NvmlMonitor | AmdMonitor]] = {"nvidia": NvmlMonitor, "amd": AmdMonitor}

@@ -72,6 +72,8 @@ def closest(name: str, candidates: Iterable[str], limit: int = 3) -> list[str]:
 
 PYPROJECT_TABLE = "tool.pytest-accel.platforms"
 PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8")
+# Names for one of several precisions: the first that a device computes in.
+ALTERNATIVES: Mapping[str, tuple[str, ...]] = {"half": ("bf16", "fp16"), "single": ("tf32", "fp32")}
 VENDORS = ("nvidia", "amd", "graphcore")
 
 # Memory that a driver reports, as a share of the nominal size, both in GiB: HBM parts report .98 to 1.0
@@ -202,15 +204,15 @@ class Accelerators:
     """What a benchmark needs: every registered platform of accelerators that has it runs the benchmark."""
 
     memory_gb: float = 0.0  # of each device
-    dtypes: tuple[str, ...] = ()  # all of them
+    dtypes: tuple[str, ...] = ()  # all of them; `half` and `single` are met by either
     devices: tuple[int, ...] = (1,)  # in total; one of these counts
     nodes: int = 1
     vendor: str = ""  # where only one vendor's library will do
 
     def __post_init__(self) -> None:
         for dtype in self.dtypes:
-            if dtype not in PRECISIONS:
-                raise ValueError(f"accelerators: dtype {dtype!r} is not one of {', '.join(PRECISIONS)}.")
+            if dtype not in (valid := (*PRECISIONS, *ALTERNATIVES)):
+                raise ValueError(f"accelerators: dtype {dtype!r} is not one of {', '.join(valid)}.")
         if not self.devices or self.nodes < 1 or any(each < 1 or each % self.nodes for each in self.devices):
             counts = ", ".join(map(str, self.devices))
             raise ValueError(
@@ -224,7 +226,7 @@ class Accelerators:
             and platform.devices in self.devices
             and platform.nodes == self.nodes
             and kind.memory_gb >= self.memory_gb
-            and kind.dtypes.issuperset(self.dtypes)
+            and all(kind.dtypes & {*ALTERNATIVES.get(dtype, (dtype,))} for dtype in self.dtypes)
             and self.vendor in ("", kind.vendor)
         )
 

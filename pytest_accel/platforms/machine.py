@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 from pytest_accel.platforms.catalogue import Catalogue, PlatformName, Variant, folder_part, load_catalogue
@@ -101,6 +102,9 @@ class Machine:
             has = f"this process may use {counted(self.cpu.cores, 'core')} of {self.cpu.name}"
         else:
             has = f"this machine has {self.summary()}"
+        vendors = {kind.vendor for each in platforms if (kind := catalogue.devices.get(each.device))}
+        if "graphcore" in vendors and (why := missing_poplar()):  # without it no IPU is found
+            has += f"; {why}"
         return f"needs {' or '.join(needs)}; {has}"
 
     def summary(self) -> str:
@@ -201,6 +205,17 @@ def _need(platform: PlatformName, catalogue: Catalogue) -> str:
 
 # "ipu architecture"; Bow is the same design with a higher clock.
 _IPUS = {"ipu2": "GC200", "ipu21": "Bow"}
+
+
+def missing_poplar() -> str:
+    """Return what to install where this Python has no access to IPUs; empty where it has."""
+    missing = [name for name in ("gcipuinfo", "poptorch") if find_spec(name) is None]
+    if not missing:
+        return ""
+    return (
+        f"not installed here: {' and '.join(missing)}. They come with Graphcore's Poplar SDK and not from PyPI: enable the "
+        "SDK, and install its poptorch wheel, which says the version of Python and torch that it needs"
+    )
 
 
 def find_ipus() -> tuple[list[DetectedDevice], list[str]]:

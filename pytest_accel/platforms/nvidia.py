@@ -27,6 +27,8 @@ HW_SLOWDOWN = 0x8
 SW_THERMAL = 0x20
 HW_THERMAL = 0x40
 POWER_BRAKE = 0x80
+BOARD_LIMIT = 0x200
+RELIABILITY = 0x400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +50,8 @@ EVENTS = (
     ClockEvent(bit=SW_THERMAL, name="SW thermal", words="too hot (software)", distress=True),
     ClockEvent(bit=HW_THERMAL, name="HW thermal", words="too hot (hardware)", distress=True),
     ClockEvent(bit=POWER_BRAKE, name="power brake", words="power brake", distress=True),
-    ClockEvent(bit=0x200, name="board limit", words="board limit", distress=True),
-    ClockEvent(bit=0x400, name="reliability", words="reliability", distress=True),
+    ClockEvent(bit=BOARD_LIMIT, name="board limit", words="board limit", distress=True),
+    ClockEvent(bit=RELIABILITY, name="reliability", words="reliability", distress=True),
 )
 KNOWN = IDLE | sum(event.bit for event in EVENTS)
 

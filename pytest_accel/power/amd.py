@@ -17,6 +17,7 @@ from pytest_accel.power.source import DeviceSource, PowerDevice, PowerNode, chec
 
 VENDOR = "amd"
 NOT_INSTALLED = "the package amdsmi is not installed; it comes with ROCm (/opt/rocm/share/amd_smi)"
+NOT_STARTED = "amdsmi does not start; it needs ROCm ({})"
 # MI300 and later have the first, older GPUs the second; "N/A", 65535 and 4294967295 mean none.
 _POWERS = ("current_socket_power", "average_socket_power")
 _NONE_W = (0xFFFF, 0xFFFF_FFFF)
@@ -26,42 +27,59 @@ def open_source(node: PowerNode) -> AmdSource:
     return AmdSource([device for device in node.devices if device.vendor == VENDOR])
 
 
+def open_amdsmi() -> tuple[Any, list[object], str]:
+    """Return amdsmi, started, and its GPUs, or why it cannot be used; `close_amdsmi` it. It counts its users."""
+    try:
+        import amdsmi  # type: ignore[import-not-found, unused-ignore]
+
+        amdsmi.amdsmi_init()
+        return amdsmi, list(amdsmi.amdsmi_get_processor_handles()), ""
+    except ImportError:
+        return None, [], NOT_INSTALLED
+    except Exception as error:  # noqa: BLE001 -- its own types; without ROCm its import raises KeyError
+        return None, [], NOT_STARTED.format(words(error))
+
+
+def close_amdsmi(smi: Any) -> str:  # noqa: ANN401 -- the package has no types
+    """Close amdsmi; return why it did not close. A driver that is gone is no error at the end."""
+    try:
+        smi.amdsmi_shut_down()
+    except Exception as error:  # noqa: BLE001 -- as above
+        return f"did not close ({words(error)})"
+    return ""
+
+
 class AmdSource(DeviceSource):
     """The GPUs with these UUIDs, which hold their serial numbers; each counter once."""
 
     def __init__(self, devices: Sequence[PowerDevice]) -> None:
         super().__init__("amdsmi")
-        self._smi: Any = None
+        self._smi, listed, problem = open_amdsmi()
         try:
-            import amdsmi  # type: ignore[import-not-found, unused-ignore]
-
-            amdsmi.amdsmi_init()
-            self._smi = amdsmi
-            self._open(devices)
-        except ImportError:
-            self.add_problem("", "", NOT_INSTALLED)
-        except Exception as error:  # noqa: BLE001 -- its own types; without ROCm its import raises KeyError
-            self.add_problem("", "", f"amdsmi does not start; it needs ROCm ({words(error)})")
+            if self._smi is not None:
+                self._open(devices, listed)
+        except Exception as error:  # noqa: BLE001 -- its own types
+            problem = NOT_STARTED.format(words(error))
+        if problem:
+            self.add_problem("", "", problem)
 
     def close(self) -> None:
         self.handles = {}
         smi, self._smi = self._smi, None
-        if smi is not None:
-            try:
-                smi.amdsmi_shut_down()
-            except Exception as error:  # noqa: BLE001 -- a driver that is gone is no error at the end
-                self.add_problem("", "close", f"did not close ({words(error)})")
+        if smi is not None and (problem := close_amdsmi(smi)):
+            self.add_problem("", "close", problem)
 
-    def _open(self, devices: Sequence[PowerDevice]) -> None:
-        listed = list(self._smi.amdsmi_get_processor_handles())
-        serials = [_number(self._smi.amdsmi_get_gpu_asic_info(each).get("asic_serial")) for each in listed]
-        wanted = {_number(device.uuid) for device in devices} - {None}
+    def _open(self, devices: Sequence[PowerDevice], listed: Sequence[object]) -> None:
+        serials = [
+            serial_number(self._smi.amdsmi_get_gpu_asic_info(each).get("asic_serial")) for each in listed
+        ]
+        wanted = {serial_number(device.uuid) for device in devices} - {None}
         seconds = {place for place in range(1, len(listed)) if self._is_second_die(listed[place])}
         # A second die whose first is measured too is counted with it.
         hidden = {serials[place] for place in seconds if serials[place - 1] in wanted}
 
         def find(device: PowerDevice) -> object:
-            serial = _number(device.uuid)
+            serial = serial_number(device.uuid)
             if serial is None or serial not in serials:
                 raise LookupError(f"amdsmi does not know this device ({device.uuid or 'no UUID'})")
             place = serials.index(serial)
@@ -75,7 +93,7 @@ class AmdSource(DeviceSource):
                 self.add_problem(rail, "board", board)
             return listed[place]
 
-        self.open_devices([device for device in devices if _number(device.uuid) not in hidden], find)
+        self.open_devices([device for device in devices if serial_number(device.uuid) not in hidden], find)
 
     def _is_second_die(self, handle: object) -> bool:
         try:
@@ -101,7 +119,7 @@ class AmdSource(DeviceSource):
         raise ValueError(", ".join(f"{key} {answer.get(key)!r}" for key in _POWERS))
 
 
-def _number(serial: object) -> int | None:
+def serial_number(serial: object) -> int | None:
     """Parse `0x1234` and `GPU-0000000000001234` alike; None for 0 and `N/A`."""
     try:
         return int(str(serial).removeprefix("GPU-"), 16) or None

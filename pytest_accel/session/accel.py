@@ -20,7 +20,7 @@ from pytest_accel.measure.arguments import (
     check_metrics,
     select_gates,
 )
-from pytest_accel.measure.device import Device
+from pytest_accel.measure.device import CudaDevice, Device
 from pytest_accel.measure.errors import OutOfMemory, StepError
 from pytest_accel.measure.ranks import ALONE, Ranks
 from pytest_accel.measure.rounds import (
@@ -226,7 +226,7 @@ class Accel:
 
     def _metrics(self, step: Step, timed: Timed) -> dict[str, float]:
         metrics: dict[str, float] = {}
-        if self.platform.device != "cpu":  # which launches nothing
+        if isinstance(self.device_, CudaDevice):  # others launch nothing, or wait for it
             step_s, budget_s = timed.warm_up.step_s, self.settings.budget_s / 4
             metrics["launch_s"] = launch_time_s(step, self.device_, step_s=step_s, budget_s=budget_s)
         if self.settings.slowdown:

@@ -13,12 +13,19 @@ from _pytest.outcomes import Skipped  # pytest.skip.Exception, under the name th
 
 from pytest_accel.distributed.affinity import bind_rank
 from pytest_accel.markers import is_benchmark
-from pytest_accel.measure.device import CpuDevice, CudaDevice, Device, torch_index, widen_device_queues
+from pytest_accel.measure.device import (
+    CpuDevice,
+    CudaDevice,
+    Device,
+    IpuDevice,
+    torch_index,
+    widen_device_queues,
+)
 from pytest_accel.measure.locks import lock_devices
 from pytest_accel.options import Settings, settings_of
 from pytest_accel.platforms.catalogue import PlatformName
 from pytest_accel.platforms.environment import read_environment
-from pytest_accel.platforms.machine import DetectedDevice, Machine
+from pytest_accel.platforms.machine import DetectedDevice, Machine, missing_poplar
 from pytest_accel.report.terminal import Progress
 from pytest_accel.session.selection import SELECTION
 from pytest_accel.stats.environment import Environment
@@ -47,8 +54,10 @@ def open_device(item: pytest.Item, settings: Settings) -> tuple[PlatformName, De
     hardware = hardware_of(selection.machine, platform, rank.place.local_rank if rank else 0)
     if hardware is None:
         pytest.fail(f"{platform}: this rank sees {selection.machine.summary()}", pytrace=False)
-    if hardware.vendor not in {"nvidia", "amd"}:
-        pytest.fail(f"{platform}: this version measures CPUs and CUDA or ROCm devices", pytrace=False)
+    if hardware.vendor == "graphcore":
+        if why := missing_poplar():
+            (fail_plainly if settings.require else pytest.skip)(f"{platform}: {why}")
+        return platform, IpuDevice(), hardware
     widen_device_queues()
     return platform, CudaDevice(index=torch_index(hardware.uuid, hardware.index)), hardware
 

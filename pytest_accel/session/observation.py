@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
 from pytest_accel.distributed.processes import ancestry, descendants
-from pytest_accel.measure.monitor import NvmlMonitor, SamplingThread
+from pytest_accel.measure.monitor import MONITORS, AmdMonitor, NvmlMonitor, SamplingThread
 from pytest_accel.measure.validity import assess
 from pytest_accel.power.source import (
     PowerDevice,
@@ -66,7 +66,7 @@ class Observation:
         self._problems = (problem,) if problem else ()  # of finding sources
         self._own_pids = frozenset(pid for _, pids, _ in here for pid in pids)
         self._sources: tuple[PowerSource, ...] = ()
-        self._watcher: NvmlMonitor | None = None
+        self._watcher: NvmlMonitor | AmdMonitor | None = None
         self._watch = SamplingThread([])
         self._samples: list[PowerSample] = []
         self._before_j: dict[str, float] = {}
@@ -87,9 +87,9 @@ class Observation:
             for source in self._sources:
                 opened.callback(source.close)
             samplers = [self._sample_power] if self._sources else []
-            if hardware is not None and hardware.vendor == "nvidia":
-                watcher = NvmlMonitor(hardware.uuid, self._ours)
-                self._watcher = opened.enter_context(watcher)
+            if hardware is not None and (monitor := MONITORS.get(hardware.vendor)):
+                self._watcher = watcher = monitor(hardware.uuid, self._ours)
+                opened.enter_context(watcher)
                 samplers.append(watcher.sample)
             self._watch = opened.enter_context(SamplingThread(samplers))
             self._opened = opened.pop_all()

@@ -23,7 +23,6 @@ from pytest_accel.workloads.memory import check_fits
 from pytest_accel.workloads.models.build import build_model, check_model_options, task_of
 from pytest_accel.workloads.optimizers import check_updates
 from pytest_accel.workloads.parallel import check_sharding
-from pytest_accel.workloads.precision import check_precision
 from pytest_accel.workloads.tasks.detection import ScenePlan, open_coco
 from pytest_accel.workloads.tasks.images import ImagePlan
 from pytest_accel.workloads.tasks.segmentation import MaskPlan, open_cityscapes
@@ -63,7 +62,6 @@ def assemble(config: StepConfig) -> Parts:
     device = config.device
     if device.type == "cuda":
         widen_device_queues()
-    check_precision(config.precision, config.device)
     check_data(config.data)
     checks = (check_sharding, check_updates, _check_sizes, check_model_options, check_compile, check_tuned)
     for check in checks:
@@ -84,7 +82,7 @@ def assemble(config: StepConfig) -> Parts:
     plan = _plan(config, model, info)
     config = replace(config, memory_format=_memory_format(config, info))
     model = model.to(memory_format=MEMORY_FORMATS[config.memory_format]).train(config.training)
-    if not config.training:
+    if not (config.training and config.autocast):
         model = model.to(config.dtype)
     pipeline = plan.open(config)
     if config.replay and pipeline.varied:
@@ -100,7 +98,7 @@ def assemble(config: StepConfig) -> Parts:
         "model": info.name,
         "parameters": info.parameters,
         "data": plan.name,
-        **_batch(config),
+        **batch_configuration(config),
         "input_shape": plan.input_shape,
         **plan.described,
         **pipeline.configuration,
@@ -162,7 +160,7 @@ def _check_parameters(millions: float | None, info: ModelInfo) -> None:
 # --- what is resolved ------------------------------------------------------------------------------
 
 
-def _batch(config: StepConfig) -> Configuration:
+def batch_configuration(config: StepConfig) -> Configuration:
     """Return what stays the same when devices are added: one rank's batch (weak scaling), or that of all (strong).
 
     Without the number of ranks: runs on 1, 2 and 4 devices are compared by an equal configuration.

@@ -13,12 +13,13 @@ import torch
 
 from pytest_accel.measure.errors import check_whole, unknown_value
 from pytest_accel.measure.ranks import Alone, Ranks
-from pytest_accel.workloads.precision import PRECISIONS
+from pytest_accel.workloads.precision import PRECISIONS, resolve_precision
 
 Task = Literal["train", "infer"]
 Model: TypeAlias = str | Callable[..., Any]
 Loss: TypeAlias = Callable[[Any, Any], Any]  # (model output, targets) -> scalar
 OptimizerFactory: TypeAlias = Callable[[Any], Any]  # parameters -> torch.optim.Optimizer
+Size: TypeAlias = int | Mapping[float, int]  # or by GB of a device's memory: {40: 256, 16: 64}
 Configuration: TypeAlias = dict[
     str, str | int | float | bool | None
 ]  # what defines a benchmark, stored with it
@@ -26,14 +27,15 @@ Configuration: TypeAlias = dict[
 SOURCES = ("auto", "synthetic", "resident", "loader")
 DECODERS = ("auto", "host", "device")
 MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
+BATCH_SIZES = ("batch_size", "global_batch_size", "micro_batch_size")
 SIZES = ("global_batch_size", "batch_size", "micro_batch_size", "num_classes", "image_size", "sequence", "vocabulary")  # fmt: skip
 
 
 class StepOptions(TypedDict, total=False):
     """Keywords of every step. `StepConfig` has their defaults and meanings."""
 
-    batch_size: int | None
-    global_batch_size: int | None
+    batch_size: Size | None
+    global_batch_size: Size | None
     data: str | None
     precision: str
     image_size: int | None
@@ -66,7 +68,7 @@ class TrainOptions(StepOptions, total=False):
     clip: float | None
     loss: Loss | None
     label_smoothing: float
-    micro_batch_size: int | None
+    micro_batch_size: Size | None
     ddp: bool
     sharding: str | None
 
@@ -77,10 +79,10 @@ class StepConfig:
 
     model: Model  # a name (torchvision's, `timm/NAME`, `zoo/NAME`), or any callable that returns a module
     task: Task = "train"
-    batch_size: int  # of one rank
-    global_batch_size: int | None = None  # of all ranks, instead of batch_size: strong scaling
+    batch_size: int  # of one rank; or by GB of memory, {40: 256, 16: 64}: the largest that the device has
+    global_batch_size: int | None = None  # of all ranks, instead of batch_size: strong scaling; by memory too
     data: str | None = None  # a name of DATA_NAMES; None: the first that fits the model's task
-    precision: str = "fp32"  # fp32, tf32, bf16, fp16
+    precision: str = "fp32"  # fp32, tf32, bf16, fp16; half: bf16, else fp16; single: tf32, else fp32
     image_size: int | None = None  # pixels; None: the model's own, else the data's
     num_classes: int | None = None  # None: the data's
     sequence: int | None = None  # tokens; None: the model's own
@@ -117,14 +119,23 @@ class StepConfig:
     # Set by the session
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     ranks: Ranks = field(default_factory=Alone)
+    autocast: bool = True  # False: in training too, weights and inputs have the precision themselves
     data_root: Path | None = None  # of real data sets
     data_required: bool = False  # no real data is an error
 
     @classmethod
     def of(
-        cls, task: Task, model: Model, options: Mapping[str, Any], *, ranks: Ranks, **session: Any
+        cls,
+        task: Task,
+        model: Model,
+        options: Mapping[str, Any],
+        *,
+        ranks: Ranks,
+        device: torch.device,
+        memory_gb: float | None = None,
+        **session: Any,
     ) -> StepConfig:
-        """Check keywords that neither a model nor data is needed for; ValueError."""
+        """Check keywords that neither a model nor data is needed for, and resolve those of a device; ValueError."""
         known = (TrainOptions if task == "train" else StepOptions).__annotations__
         for name in options:
             if name not in known:
@@ -133,8 +144,12 @@ class StepConfig:
                 raise ValueError(
                     f"{name}: unknown keyword{hint} Arguments of the model's own builder go into model_options={{...}}."
                 )
-        batch_size = _rank_batch_size(options, ranks.size)
-        return cls(model=model, task=task, ranks=ranks, **session, **{**options, "batch_size": batch_size})
+        resolved = {name: size_for(name, options[name], memory_gb) for name in BATCH_SIZES if name in options}
+        if "precision" in options:
+            resolved["precision"] = resolve_precision(options["precision"], device)
+        resolved = {**options, **resolved}
+        resolved["batch_size"] = _rank_batch_size(resolved, ranks.size)
+        return cls(model=model, task=task, ranks=ranks, device=device, **session, **resolved)
 
     def __post_init__(self) -> None:
         for name in SIZES:
@@ -175,7 +190,7 @@ class StepConfig:
     @property
     def dtype(self) -> torch.dtype:
         """Of inputs, and in inference of weights: autocast would cast all of them in every step."""
-        return torch.float32 if self.training else PRECISIONS[self.precision].dtype
+        return torch.float32 if self.training and self.autocast else PRECISIONS[self.precision].dtype
 
     @property
     def micro_batches(self) -> int:
@@ -191,6 +206,20 @@ class StepConfig:
     def distributed(self) -> bool:
         """Whether the ranks form a process group, of one rank too."""
         return not isinstance(self.ranks, Alone)
+
+
+def size_for(name: str, size: Any, memory_gb: float | None) -> Any:
+    """Return a size that is given by memory for a device of so many GB, by its data sheet; any other as it is."""
+    if not isinstance(size, Mapping):
+        return size
+    fitting = [least_gb for least_gb in size if memory_gb is not None and least_gb <= memory_gb]
+    if not fitting:
+        has = "its memory is not known" if memory_gb is None else f"it has {memory_gb:g} GB"
+        remedy = "memory_gb in the table of its platform" if memory_gb is None else "an entry for it"
+        raise ValueError(
+            f"{name}: {dict(size)} has no entry for this device: {has}. Write {remedy}, or one number."
+        )
+    return size[max(fitting)]
 
 
 def _rank_batch_size(options: Mapping[str, Any], ranks: int) -> Any:

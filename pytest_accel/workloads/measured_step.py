@@ -38,7 +38,11 @@ class Fixture(ExitStack):
 
     def _build(self, kind: type[Step], model: Model, options: Mapping[str, Any]) -> Any:
         """Build a step on the benchmark's device with the session's data."""
-        accel = self._accel
+        accel, hardware = self._accel, self._accel.hardware
+        if hardware is not None and hardware.vendor == "graphcore":
+            from pytest_accel.workloads.ipu import IPU_STEPS
+
+            kind = IPU_STEPS[kind.task]
         defaults: dict[str, Any] = {}
         if accel.benchmark.disabled:
             defaults["cudnn_benchmark"] = False  # one step is taken: a search does not pay
@@ -49,6 +53,7 @@ class Fixture(ExitStack):
                 model,
                 device=accel.device,
                 ranks=accel.ranks,
+                memory_gb=hardware.variant.memory_gb if hardware and hardware.variant else None,
                 data_root=data_root(accel.settings, accel.item.config),
                 data_required=accel.settings.require and accel.settings.data is not None,
                 **cast("Any", {**defaults, **options}),
@@ -344,8 +349,8 @@ def train_epochs(
 
 
 def has_test_set(step: Step) -> bool:
-    """Return whether the data is real and labelled."""
-    return step.parts.pipeline.order is not None and step.parts.plan.classifies
+    """Return whether the data is real and labelled, and the model can be evaluated on it."""
+    return step.evaluates and step.parts.pipeline.order is not None and step.parts.plan.classifies
 
 
 def steps_for_epochs(step: Step, epochs: int, epoch_size: int | None) -> int:

@@ -1,4 +1,4 @@
-"""Precisions of a step: fp32, tf32, bf16 and fp16, each with all its switches."""
+"""Precisions of a step: fp32, tf32, bf16 and fp16, each with all its switches; the one that a device has of several."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pytest_accel.measure.errors import unknown_value
+from pytest_accel.platforms.catalogue import ALTERNATIVES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,10 +57,16 @@ PRECISIONS = {
 }
 
 
+def resolve_precision(name: str, device: torch.device) -> str:
+    """Return what `half` and `single` are on this device: bf16, else fp16; TF32, else fp32. Others stay as they are."""
+    return next((each for each in ALTERNATIVES.get(name, ()) if not _unsupported(each, device)), name)
+
+
 def check_precision(name: str, device: torch.device) -> Precision:
     """Return the policy; ValueError where this kind of device cannot follow it."""
+    name = resolve_precision(name, device)
     if name not in PRECISIONS:
-        raise unknown_value("precision", name, PRECISIONS)
+        raise unknown_value("precision", name, (*PRECISIONS, *ALTERNATIVES))
     if reason := _unsupported(name, device):
         valid = ", ".join(other for other in PRECISIONS if not _unsupported(other, device))
         raise ValueError(f"precision: {name!r} is not possible on {device}: {reason}. Valid there: {valid}.")
@@ -79,6 +86,12 @@ def _unsupported(name: str, device: torch.device) -> str | None:
             major, minor = torch.cuda.get_device_capability(device)
             if (major, minor) < (8, 0):  # Ampere brought both; bf16 before it is emulated, and slow
                 return f"it needs compute capability 8.0, this device has {major}.{minor}"
+        case "tf32", "cuda":
+            # hipBLASLt has TF32 for gfx942; elsewhere ROCm computes in fp32 and the flag does nothing.
+            if not (name := torch.cuda.get_device_properties(device).gcnArchName).startswith("gfx94"):
+                return f"of AMD's devices only the MI300 series (gfx94x) has it, this one is {name}"
+        case "tf32" | "bf16", "ipu":
+            return "an IPU computes in fp16 and fp32"
     return None
 
 

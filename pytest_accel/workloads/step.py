@@ -46,7 +46,7 @@ from pytest_accel.workloads.memory import explained_out_of_memory
 from pytest_accel.workloads.models.gpt import attention_backend
 from pytest_accel.workloads.optimizers import OPTIMIZERS, build_step_optimizer, clip_gradients
 from pytest_accel.workloads.parallel import blocks_of, check_shardable, data_parallel, local, shard
-from pytest_accel.workloads.precision import PRECISIONS
+from pytest_accel.workloads.precision import PRECISIONS, check_precision
 
 SAMPLED_TENSORS, SAMPLED_ELEMENTS = 16, 1024  # of the parameters, to see that they move
 NO_BENCHMARK = "A step that trains nothing is not a benchmark."
@@ -56,6 +56,8 @@ class Step:
     """A built step: its configuration, work, batches and end."""
 
     task: ClassVar[Task]
+    evaluates: ClassVar[bool] = True  # its model can be evaluated where it is
+    _assemble = staticmethod(assemble)
 
     def __init__(self, parts: Parts) -> None:
         self.parts: Any = parts  # None: closed
@@ -84,22 +86,28 @@ class Step:
         *,
         device: torch.device | str = "cpu",
         ranks: Ranks | None = None,
+        memory_gb: float | None = None,
         data_root: Path | None = None,
         data_required: bool = False,
         **options: Unpack[TrainOptions],
     ) -> Self:
-        """Build the step; the keywords are the fields of `StepConfig`, those of `StepOptions` for inference."""
+        """Build the step; the keywords are the fields of `StepConfig`, those of `StepOptions` for inference.
+
+        `memory_gb` is that of the device's data sheet: sizes that are given by memory are chosen by it.
+        """
         config = StepConfig.of(
             cls.task,
             model,
             options,
             device=torch.device(device),
             ranks=ranks or Alone(),
+            memory_gb=memory_gb,
             data_root=data_root,
             data_required=data_required,
         )
+        check_precision(config.precision, config.device)
         with explained_out_of_memory(config):
-            return cls._of(assemble(config))  # not held here: a traceback would keep the model alive
+            return cls._of(cls._assemble(config))  # not held here: a traceback would keep the model alive
 
     @classmethod
     def _of(cls, parts: Parts) -> Self:
@@ -224,7 +232,7 @@ class TrainStep(Step):
         optimizer = config.optimizer
         if optimizer == "auto":  # as the papers of these families train
             optimizer = "sgd" if self.info.convolutional else "adamw"
-        self._optimizer, described = build_step_optimizer(config, optimizer, trainable)
+        self._optimizer, described = self._build_optimizer(config, optimizer, trainable)
         if parts.config.replay:
             make_capturable(self._optimizer)
             self._replay = GraphReplay(self._train, batches=self._micro_batches, device=self.device)
@@ -242,6 +250,8 @@ class TrainStep(Step):
         self._trainable = tuple(trainable.values())
         self._sampled = [(parameter, _sample(parameter)) for parameter in _evenly(self._trainable)]
         self.loss: Any = None  # of the last step, on the device
+
+    _build_optimizer = staticmethod(build_step_optimizer)
 
     def _compile_forward(self, parts: Parts, loss_function: Loss) -> Loss:
         """Return the model and its loss as one compiled function of inputs and targets."""
@@ -319,8 +329,7 @@ class TrainStep(Step):
                 "Lower lr=, or choose a precision with a wider range (bf16, fp32)."
             )
         # Weight decay moves parameters without any gradient, so moving alone does not prove training.
-        gradients = (parameter.grad for parameter in self._trainable)
-        if not any(gradient is not None and bool(local(gradient).any()) for gradient in gradients):
+        if not self._has_gradient():
             raise StepError(f"{name}: every gradient is zero after {self.steps} steps. {NO_BENCHMARK}")
         if any(not torch.equal(_sample(parameter), before) for parameter, before in self._sampled):
             return
@@ -333,6 +342,10 @@ class TrainStep(Step):
         raise StepError(
             f"{name}: the parameters did not move in {self.steps} steps; is lr zero? {NO_BENCHMARK}"
         )
+
+    def _has_gradient(self) -> bool:
+        gradients = (parameter.grad for parameter in self._trainable)
+        return any(gradient is not None and bool(local(gradient).any()) for gradient in gradients)
 
     def _release(self) -> None:
         super()._release()

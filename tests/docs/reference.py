@@ -52,7 +52,7 @@ from tests.docs.pages import ROOT
 FOLDER = ROOT / "docs" / "reference"
 NOTE = "<!-- Generated from the code. Change the code, then run `make docs`. -->\n"
 _STEP_KEYWORDS = "Keywords of `train`, `infer` and `converge`"
-_SET_BY_SESSION = ("model", "task", "device", "ranks", "data_root", "data_required")
+_SET_BY_SESSION = ("model", "task", "device", "ranks", "autocast", "data_root", "data_required")
 
 
 # --- Markdown ---------------------------------------------------------------------------------------
@@ -190,9 +190,27 @@ def markers_page() -> str:
     )
 
 
+# What stands for the hardware where there was none.
+_REPLAYED = {
+    "nvidia": "no; the driver's calls are those of an H200",
+    "amd": "no: replayed answers of amdsmi",
+    "graphcore": "no: modules with the interfaces of gcipuinfo and poptorch",
+}
+
+
 def platforms_page() -> str:
     catalogue = load_catalogue()
-    marks = [(kind.title, ", ".join(map(code, kind.names()))) for kind in catalogue.devices.values()]
+    measured = {"cpu", *(path.name for path in (ROOT / "baselines").iterdir())}
+    marks = [
+        (
+            kind.title,
+            ", ".join(map(code, kind.names())),
+            ("yes" if kind.key == "cpu" else "one device")
+            if kind.key in measured
+            else _REPLAYED[kind.vendor],
+        )
+        for kind in catalogue.devices.values()
+    ]
     products = []
     for kind in catalogue.devices.values():
         for variant in kind.variants if kind.key != "cpu" else ():
@@ -208,8 +226,10 @@ def platforms_page() -> str:
     return (
         "# Platforms\n\nThe catalogue: all platform markers, and the devices behind them.\n\n"
         "A name is device, `x` per node, `n` nodes. Other counts than those listed work too (`gh200x4n16`).\n\n"
-        + table(("device", "markers"), marks)
-        + "## Products\n\nEach product of a device has its own baselines. Memory in GB, bandwidth in GB/s, power in W, "
+        + table(("device", "markers", "tried on hardware"), marks)
+        + "AMD GPUs run as torch's `cuda` devices; amdsmi, which comes with ROCm, gives their clocks, temperature, power, "
+        "throttling and other processes. A Graphcore IPU runs through poptorch alone ([suites](../suites/README.md#ipus)).\n\n"
+        "## Products\n\nEach product of a device has its own baselines. Memory in GB, bandwidth in GB/s, power in W, "
         "dense peaks in TFLOP/s; MFU is a share of these peaks.\n\n"
         + table(("product", "folder", "memory", "bandwidth", "power", *PRECISIONS), products)
         + "## Your own\n\nWrite `[tool.pytest-accel.platforms.NAME]` in pyproject.toml, or use the hook "

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import subprocess
+import sys
+from fnmatch import fnmatch
+from pathlib import Path
+
 import pytest
 
 from pytest_accel.markers import wanted_words
 from pytest_accel.platforms.catalogue import load_catalogue
+from tests.plugin.conftest import LONG_S, PLUGINS, QUICK
 from tests.support.fake_nvml import FakeGpu
 
 pytest_plugins = ("tests.support.fake_nvml",)
@@ -290,3 +299,65 @@ def test_two_benchmarks_of_one_id_are_refused(bench):
     result = bench.run("--keep-duplicates", "test_suite.py", "test_suite.py")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*two benchmarks have the id test_suite.py::test_step*"])
+
+
+POPLAR = Path(__file__).parents[1] / "support" / "poplar"
+IPU_SUITE = """
+import pytest
+
+def small():
+    from torch import nn
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+
+@pytest.mark.gc200
+def test_step(train):
+    train(small, data="mnist", batch_size={16: 64, 0.9: 4}, micro_batch_size=2, precision="half")
+"""
+
+
+class TestIpu:
+    """The Poplar SDK's Python modules are on the path of the session, or some of them."""
+
+    @pytest.fixture
+    def ipu(self, pytester):
+        pytester.makepyfile(test_ipu=IPU_SUITE)
+
+        def run(*modules, arguments=()):
+            folder = pytester.mkdir("poplar")
+            for name in modules:
+                shutil.copy(POPLAR / f"{name}.py", folder)
+            path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+            return subprocess.run(
+                [sys.executable, "-m", "pytest", *PLUGINS, *QUICK, "-m", "gc200", "-rs", "--accel-json=a.json", *arguments],
+                cwd=pytester.path,
+                env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=LONG_S,
+            )  # fmt: skip
+
+        return run
+
+    def test_step_is_measured_through_poptorch(self, ipu, pytester):
+        done = ipu("gcipuinfo", "poptorch")
+        (found,) = json.loads((pytester.path / "a.json").read_text())["results"]
+        assert found["status"] == "no-baseline", done.stdout
+        assert found["platform"] == "gc200"
+        (run,) = found["runs"]
+        assert run["metrics"]["power_peak_w"] == 62.1  # of the first of two, as gcipuinfo says
+        assert "launch_s" not in run["metrics"]  # a call returns when the device is done
+
+    @pytest.mark.parametrize(
+        ("modules", "reason"),
+        [
+            ((), "needs 1 x GC200; this machine has * not installed here: gcipuinfo and poptorch. They come with"),
+            (("gcipuinfo",), "gc200: not installed here: poptorch. They come with Graphcore's Poplar SDK and not from PyPI"),
+        ],
+    )  # fmt: skip
+    def test_missing_poptorch_skips_with_what_to_install_and_fails_where_required(self, ipu, modules, reason):
+        for arguments, status in (((), 0), (("--accel-require",), 1)):
+            shutil.rmtree("poplar", ignore_errors=True)
+            done = ipu(*modules, arguments=arguments)
+            assert fnmatch(done.stdout, f"*{reason}*"), done.stdout
+            assert done.returncode == status

@@ -1,16 +1,20 @@
-"""Sampling thread with counted samples and a fake clock; NVML monitor: the real pynvml on a fake driver."""
+"""Sampling thread with counted samples and a fake clock; NVML: the real pynvml on a fake driver; amdsmi: replayed answers."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
+from itertools import count
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_accel.measure.monitor import NvmlMonitor, SamplingThread, next_beat
+from pytest_accel.measure.monitor import AmdMonitor, NvmlMonitor, SamplingThread, next_beat
+from pytest_accel.measure.validity import assess
+from tests.support.fake_amdsmi import Smi, SmiError
 from tests.support.fake_nvml import MIB, FakeGpu
 
 pytest_plugins = ("tests.support.fake_nvml",)
@@ -152,6 +156,7 @@ def test_thread_that_cannot_start_is_reported(monkeypatch):
 
 # --- NVML ------------------------------------------------------------------------------------------
 
+GIB = 1 << 30
 UUID = "GPU-8f3aab12-0000-0000-0000-000000000001"
 OTHER = FakeGpu(uuid="GPU-00000000-0000-0000-0000-000000000002", clock_sm_mhz=1, ecc_uncorrected=99)
 OWN = "{own}"  # the pid of the monitoring process
@@ -326,3 +331,124 @@ class TestGaps:
             seen = device_monitor.end()
         assert seen.problems == (f"{device_monitor.name}: NVML: the package nvidia-ml-py is not installed",)
         assert [each.sm_mhz for each in seen.samples] == [None]
+
+
+# --- amdsmi ------------------------------------------------------------------------------------------
+
+SERIAL = "GPU-00000000000000aa"
+MI250 = {"current_gfxclk": 1700, "current_uclk": 1600, "temperature_hotspot": 61, "indep_throttle_status": 0}
+MI300 = {  # the fields of an MI250 are "N/A" there
+    "current_gfxclk": "N/A",
+    "current_gfxclks": [2100, 2098, "N/A"],
+    "current_uclk": 1300,
+    "temperature_hotspot": 70,
+    "indep_throttle_status": "N/A",
+    "accumulation_counter": 1000,
+    "ppt_residency_acc": 500,
+    "prochot_residency_acc": 0,
+    "socket_thm_residency_acc": 40,
+    "vr_thm_residency_acc": 0,
+    "hbm_thm_residency_acc": 0,
+}
+OWN_PROCESS = {"pid": os.getpid(), "mem": GIB, "memory_usage": {"vram_mem": GIB}, "cu_occupancy": 300}
+
+
+def passed(ticks, **residencies):
+    """Return an MI300's metrics after so many ticks, spent in these states."""
+    grown = {name: MI300[name] + spent for name, spent in residencies.items()}
+    return MI300 | {"accumulation_counter": MI300["accumulation_counter"] + ticks} | grown
+
+
+@pytest.fixture
+def amd(monkeypatch):
+    """Return the readings of a GPU that replays these answers; the first metrics are those before the window."""
+
+    def seen(*, samples=2, uuid=SERIAL, own_pids=(), **gpu):
+        smi = Smi({"serial": "0xBB"}, {"serial": "0xAA", "processes": [[OWN_PROCESS]], **gpu})
+        monkeypatch.setitem(sys.modules, "amdsmi", smi)
+        ticks = count(100)
+        with AmdMonitor(
+            uuid, lambda: frozenset(own_pids), clock=lambda: float(next(ticks))
+        ) as device_monitor:
+            device_monitor.begin()
+            for _ in range(samples):
+                device_monitor.sample()
+            readings = device_monitor.end()
+        assert smi.open == 0
+        return readings
+
+    return seen
+
+
+def test_amd_readings_are_sampled_and_read_at_the_ends(amd):
+    seen = amd(
+        metrics=[
+            MI250,
+            MI250,
+            MI250 | {"current_gfxclk": 1500, "indep_throttle_status": 1 << 56 | 1 << 36 | 1},
+        ],
+        caps=[{"power_cap": 500_000_000, "default_power_cap": 560_000_000}],
+        ecc=[{"uncorrectable_count": 1}, {"uncorrectable_count": 3}],
+    )
+    first, last = seen.samples
+    assert (first.at_s, first.sm_mhz, first.memory_mhz, first.temperature_c) == (101.0, 1700, 1600, 61)
+    assert first.event_reasons == 0
+    assert last.event_reasons == 0x400 | 0x40 | 0x4  # reliability; the hotspot is heat, PPT the power limit
+    assert (seen.power_limit_w, seen.power_limit_default_w) == (500.0, 560.0)
+    assert (seen.ecc_uncorrected_before, seen.ecc_uncorrected_after) == (1, 3)
+    assert seen.problems == ()
+
+
+@pytest.mark.parametrize(
+    ("spent", "invalid", "capped"),
+    [
+        ({}, (), 0.0),
+        ({"ppt_residency_acc": 0.5}, (), 0.5),  # a healthy GPU at its power limit
+        ({"socket_thm_residency_acc": 0.25}, ("throttled (HW thermal, 25 % of the window)",), 0.0),
+        ({"hbm_thm_residency_acc": 0.02}, (), 0.0),  # too short to matter
+    ],
+)
+def test_time_that_an_mi300_was_throttled_is_that_share_of_the_samples(amd, spent, invalid, capped):
+    """It counts how long each state lasted, where an MI250 says whether it is in one."""
+    grown = {name: share * 100 for name, share in spent.items()}
+    window = [passed(100 * n, **{name: int(each * n) for name, each in grown.items()}) for n in range(41)]
+    found = assess(amd(samples=40, metrics=window, caps=[{"power_cap": 750}]))
+    assert found.invalid == invalid
+    assert found.figures["power_capped_share"] == pytest.approx(capped)
+    assert found.figures["sm_clock_mhz"] == 2099
+
+
+def test_foreign_processes_on_an_amd_gpu_invalidate_by_their_load(amd):
+    def process(pid, memory, occupied):
+        return {"pid": pid, "mem": memory, "memory_usage": {"vram_mem": memory}, "cu_occupancy": occupied}
+
+    listed = [OWN_PROCESS, process(4711, 2 * GIB, 152), process(4712, GIB, "N/A"), process(4713, 0, 0)]
+    seen = amd(metrics=[MI250], processes=[listed], own_pids=[4712])
+    assert [(each.pid, each.memory_bytes, each.busy_share) for each in seen.foreign] == [(4711, 2 * GIB, 0.5)]
+    assert assess(seen).invalid == ("foreign load (pid 4711, 50 % of the SMs, 2.0 GiB)",)
+    hidden = amd(metrics=[MI250], processes=[[process(70001, GIB, 10)]])
+    assert hidden.foreign == ()
+    assert "hidden by a container" in hidden.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("answers", "problem"),
+    [
+        ({"metrics": [MI250 | {"indep_throttle_status": 2**64 - 1}]}, "clock events are not available"),
+        ({"metrics": [SmiError("NO_DATA")]}, "amdsmi GPU-00000000000000aa: metrics: SmiError: NO_DATA"),
+        ({"metrics": [MI250], "uuid": "GPU-0"}, "amdsmi GPU-0: amdsmi: knows no device GPU-0"),
+    ],
+)
+def test_what_amdsmi_does_not_answer_is_a_note(amd, answers, problem):
+    seen = amd(**answers)
+    assert assess(seen).invalid == ()
+    assert problem in assess(seen).notes[0]
+
+
+def test_amdsmi_without_rocm_is_a_note(monkeypatch):
+    monkeypatch.setitem(sys.modules, "amdsmi", None)
+    with AmdMonitor(SERIAL) as device_monitor:
+        device_monitor.begin()
+        device_monitor.sample()
+        (problem,) = device_monitor.end().problems
+    assert "amdsmi is not installed; it comes with ROCm" in problem

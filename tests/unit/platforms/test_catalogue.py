@@ -255,6 +255,8 @@ def test_importing_reads_nothing_and_imports_no_parser():
     [
         ({"memory_gb": 40, "dtypes": ("bf16",)}, "gh200 a100 h200 mi250 l40s", "v100 t4 l4 gc200 cpu a100x4"),
         ({"memory_gb": 16, "dtypes": ("fp16",)}, "v100 t4 rtx6000 mi250 h100", "gc200 cpu"),
+        ({"memory_gb": 16, "dtypes": ("half",)}, "v100 t4 rtx6000 mi250 h200", "gc200 cpu"),
+        ({"dtypes": ("single", "half")}, "v100 a100 mi250 gc200", "cpu"),
         ({"dtypes": ("tf32", "bf16")}, "a100 l4 mi300x", "mi250 v100"),
         ({"memory_gb": 40, "devices": (1, 4)}, "a100 a100x4 gh200x4", "a100x2 a100x8 a100x4n2 gh200x4n2"),
         ({"devices": (8,), "nodes": 2}, "gh200x4n2 h100x4n2", "h100x8 h100x8n2 gh200x4"),

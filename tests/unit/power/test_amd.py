@@ -9,43 +9,7 @@ import pytest
 
 from pytest_accel.power.amd import AmdSource
 from pytest_accel.power.source import PowerDevice
-
-
-class SmiError(Exception):
-    """As AmdSmiLibraryException: no relative of OSError."""
-
-
-class Smi(types.ModuleType):
-    """GPUs as dicts; `serial` and what the questions answer, or an exception to raise."""
-
-    def __init__(self, *gpus):
-        super().__init__("amdsmi")
-        self.gpus = gpus
-        self.open = 0
-
-    def amdsmi_init(self):
-        self.open += 1
-
-    def amdsmi_shut_down(self):
-        self.open -= 1
-
-    def amdsmi_get_processor_handles(self):
-        return [{"of": gpu} for gpu in self.gpus]
-
-    def amdsmi_get_gpu_asic_info(self, handle):
-        return {"market_name": "AMD Instinct", "asic_serial": handle["of"]["serial"]}
-
-    def amdsmi_get_energy_count(self, handle):
-        return self._told(handle["of"]["energy"])
-
-    def amdsmi_get_power_info(self, handle):
-        return self._told(handle["of"]["power"])
-
-    @staticmethod
-    def _told(answer):
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+from tests.support.fake_amdsmi import Smi, SmiError
 
 
 def gpu(serial, *, ticks=1_000_000, current="N/A", average="N/A"):

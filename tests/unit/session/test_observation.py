@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import platform
+import sys
 from types import SimpleNamespace
 
 import pytest
 
 from pytest_accel.measure.ranks import Alone
+from pytest_accel.platforms.machine import DetectedDevice
 from pytest_accel.session import observation
 from pytest_accel.session.observation import Observation, energy_metrics
 from pytest_accel.stats.energy import Energy, EnergyWindow, Rail
+from tests.support.fake_amdsmi import Smi, SmiError
 
 GPU0, GPU1 = (Rail(name=f"gpu{index}", scope="device", kind="gpu") for index in (0, 1))
 MODULE = Rail(name="module0", scope="node", kind="module")
@@ -198,3 +201,17 @@ def test_device_without_reading_leaves_no_sum():
     energy = Energy(energy_j={"gpu0": 300.0}, peak_w={"gpu0": 350.0})
     found = energy_metrics(energy, window(GPU0, GPU1, seconds=2.0), steps=10, devices=2, tdp_w=400.0)
     assert "energy_j" not in found
+
+
+def test_throttled_amd_gpu_makes_a_run_invalid(monkeypatch):
+    hot = {"current_gfxclk": 1700, "temperature_hotspot": 99, "indep_throttle_status": 1 << 36}
+    smi = Smi({"serial": "0xAA", "metrics": [hot], "energy": SmiError("NO"), "power": SmiError("NO")})
+    monkeypatch.setitem(sys.modules, "amdsmi", smi)
+    device = DetectedDevice(index=0, name="AMD Instinct MI250", vendor="amd", uuid="GPU-00000000000000aa")
+    with Observation(config(), device, Alone()) as observed:
+        observed.begin()
+        observed.end()
+        found = observed.observed(steps=1)
+    assert found.invalid == "throttled (HW thermal, 100 % of the window)"
+    assert found.metrics["temperature_c"] == 99
+    assert smi.open == 0

@@ -8,7 +8,7 @@ import pytest
 from torch import nn
 
 from pytest_accel.workloads import build
-from pytest_accel.workloads.config import StepConfig, StepOptions, TrainOptions
+from pytest_accel.workloads.config import BATCH_SIZES, StepConfig, StepOptions, TrainOptions
 from pytest_accel.workloads.step import InferStep, TrainStep
 
 SEGFORMER, DEEPLAB = "zoo/segformer-b0", "zoo/deeplabv3plus-r18"
@@ -46,6 +46,16 @@ def own(num_classes=3):
         (GPT, {"batch_size": 12, "micro_batch_size": 5}, "does not divide the batch of 12.*Choose a divisor"),
         (GPT, {"micro_batch_size": 1, "compile": "reduce-overhead"}, "cannot accumulate.* Write 'default'"),
         (GPT, {"batch_size": None}, "batch_size: missing"),
+        (
+            GPT,
+            {"batch_size": {40: 8}},
+            "its memory is not known. Write memory_gb in the table of its platform",
+        ),
+        (
+            GPT,
+            {"batch_size": {40: 8}, "memory_gb": 16},
+            "has no entry for this device: it has 16 GB. Write an entry",
+        ),
         (GPT, {"global_batch_size": 16}, "batch_size and global_batch_size: give one"),
         # Names.
         (GPT, {"compile": "max-autotone"}, "Did you mean 'max-autotune'"),
@@ -73,6 +83,30 @@ def test_wrong_option_is_refused_before_a_model_is_built(model, choices, said):
         TrainStep.build(model, **{"batch_size": 2} | choices)
 
 
+@pytest.mark.parametrize(
+    ("choices", "stored"),
+    [
+        ({"batch_size": {40: 8, 16: 4}, "precision": "half"}, {"batch_size": 4, "precision": "bf16"}),
+        (
+            {"global_batch_size": {24: 8}, "precision": "single"},
+            {"global_batch_size": 8, "precision": "fp32"},
+        ),
+        ({"batch_size": 8, "micro_batch_size": {25: 4, 1: 2}}, {"batch_size": 8, "micro_batch_size": 2}),
+        ({"batch_size": 8, "micro_batch_size": {16: None, 1: 2}}, {"batch_size": 8}),
+    ],
+)
+def test_what_depends_on_the_device_is_stored_as_it_was_chosen(choices, stored):
+    with TrainStep.build(own, data="mnist", memory_gb=24, model_options={}, loss=_mean, **choices) as step:
+        found = {name: step.configuration.get(name) for name in (*BATCH_SIZES, "precision")}
+        assert {name: value for name, value in found.items() if value is not None} == {
+            "precision": "fp32"
+        } | stored
+
+
+def _mean(output, targets):
+    return output.mean()
+
+
 @pytest.mark.parametrize("model", ["resnet18", "timm/resnet18", GPT, BERT, DINO, SEGFORMER, own])
 def test_model_options_that_a_library_does_not_take_are_named(model):
     with pytest.raises(ValueError, match=r"model_options: .* does not take all of layerz: .*Leave out"):
@@ -83,7 +117,7 @@ def test_model_options_that_a_library_does_not_take_are_named(model):
 
 def test_typed_keywords_are_the_fields_of_the_configuration():
     """The TypedDict gives editors and mypy the names; the dataclass has the defaults."""
-    by_session = {"model", "task", "device", "ranks", "data_root", "data_required"}
+    by_session = {"model", "task", "device", "ranks", "autocast", "data_root", "data_required"}
     assert set(TrainOptions.__annotations__) == {each.name for each in fields(StepConfig)} - by_session
     assert set(StepOptions.__annotations__) < set(TrainOptions.__annotations__)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
-from pytest_accel.workloads.precision import PRECISIONS, _new_switches, check_precision
+from pytest_accel.workloads.precision import PRECISIONS, _new_switches, check_precision, resolve_precision
 
 CPU = torch.device("cpu")
 
@@ -95,8 +97,33 @@ def test_old_gpu_refuses_bf16(monkeypatch):
     assert str(error.value).endswith("Valid there: fp32, fp16.")
 
 
+@pytest.mark.parametrize(
+    ("device", "capability", "architecture", "half", "single"),
+    [
+        ("cuda", (9, 0), None, "bf16", "tf32"),
+        ("cuda", (7, 5), None, "fp16", "fp32"),  # T4, RTX 6000
+        ("cuda", (7, 0), None, "fp16", "fp32"),  # V100
+        ("cuda", None, "gfx90a:sramecc+:xnack-", "bf16", "fp32"),  # MI250
+        ("cuda", None, "gfx942:sramecc+:xnack-", "bf16", "tf32"),  # MI300X
+        ("ipu", None, None, "fp16", "fp32"),
+        ("cpu", None, None, "bf16", "fp32"),
+    ],
+)
+def test_alternatives_are_resolved_by_what_the_device_computes_in(
+    monkeypatch, device, capability, architecture, half, single
+):
+    monkeypatch.setattr(torch.version, "hip", architecture and "6.4")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda _: SimpleNamespace(gcnArchName=architecture)
+    )
+    device = torch.device(device)
+    assert [resolve_precision(name, device) for name in ("half", "single")] == [half, single]
+    assert resolve_precision("bf16", device) == "bf16"  # asked for by name: refused, and not replaced
+
+
 def test_unknown_precision_names_the_nearest():
-    with pytest.raises(ValueError, match=r"Did you mean 'bf16'.*Valid: bf16, fp16, fp32, tf32"):
+    with pytest.raises(ValueError, match=r"Did you mean 'bf16'.*Valid: bf16, fp16, fp32, half, single, tf32"):
         check_precision("bf61", CPU)
 
 

@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from pytest_accel.platforms import host as this_host
+from pytest_accel.platforms import machine
 from pytest_accel.platforms.host import DeviceAffinity, Topology, format_list
 from pytest_accel.stats.quantities import counted
 
@@ -86,7 +87,7 @@ def bind_rank(*, mode: str, device_uuids: Sequence[str | None], local_rank: int)
     if list(device_uuids) == [None]:
         return "none (one rank on this host)"
     host = this_host.topology()
-    cpus = plan(host, allowed=allowed, places=this_host.device_affinities(device_uuids))[local_rank]
+    cpus = plan(host, allowed=allowed, places=machine.device_affinities(device_uuids))[local_rank]
     if isinstance(cpus, str):
         return f"none ({cpus})"
     try:

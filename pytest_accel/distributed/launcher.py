@@ -41,7 +41,7 @@ from pytest_accel.distributed.processes import (
     end_processes,
 )
 from pytest_accel.options import GROUP_ID_VARIABLE, WORKER_VARIABLE
-from pytest_accel.platforms.machine import DetectedDevice
+from pytest_accel.platforms.devices import DetectedDevice
 from pytest_accel.stats.quantities import counted
 from pytest_accel.storage.codec import decode, encode
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from pytest_accel.doctor.findings import DEVICES, Finding, Sheet
 from pytest_accel.platforms import nvidia
-from pytest_accel.platforms.host import HostFiles, device_affinities, format_list
+from pytest_accel.platforms.host import HostFiles, format_list
+from pytest_accel.platforms.machine import device_affinities
 from pytest_accel.platforms.nvidia import (
     EVENTS,
     IDLE,

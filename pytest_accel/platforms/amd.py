@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_accel.platforms.host import folder_names, number_fields, read_file
-from pytest_accel.platforms.machine import DetectedDevice, select_visible
+from pytest_accel.platforms.devices import DetectedDevice, select_visible
+from pytest_accel.platforms.host import SYS, kfd_nodes, kfd_properties, read_file
 
-SYS = Path("/sys")
 # PCI device ids (amdgpu.ids of libdrm), for cards without a product name.
 NAMES_BY_ID = {
     0x7408: "AMD Instinct MI250X",
@@ -52,7 +51,7 @@ def visible_devices(gpus: Sequence[DetectedDevice], environ: Mapping[str, str]) 
 def list_gpus(sys: Path) -> list[DetectedDevice]:
     """Return all GPUs in the order of their nodes, which is the runtime's; a GCD where a card has two."""
     gpus: list[DetectedDevice] = []
-    for node, properties in topology_nodes(sys):
+    for node, properties in kfd_nodes(sys):
         if not properties.get("simd_count"):  # a CPU
             continue
         product = sys / f"class/drm/renderD{properties.get('drm_render_minor', 0)}/device/product_name"
@@ -61,7 +60,7 @@ def list_gpus(sys: Path) -> list[DetectedDevice]:
         if "MI250" in name.upper():
             units = properties["simd_count"] // (properties.get("simd_per_cu") or 4)
             name = _MI250_BY_UNITS.get(units, name)
-        banks = [_properties(path) for path in node.glob("mem_banks/*/properties")]
+        banks = [kfd_properties(path) for path in node.glob("mem_banks/*/properties")]
         sizes = [
             bank.get("size_in_bytes", 0) for bank in banks if bank.get("heap_type") in _FRAME_BUFFER_HEAPS
         ]
@@ -75,14 +74,3 @@ def list_gpus(sys: Path) -> list[DetectedDevice]:
             )
         )
     return gpus
-
-
-def topology_nodes(sys: Path) -> Iterator[tuple[Path, dict[str, int]]]:
-    """Yield the nodes of the kernel's topology in their order, with their properties."""
-    topology = sys / "class/kfd/kfd/topology/nodes"
-    for number in sorted(int(name) for name in folder_names(topology) if name.isdecimal()):
-        yield topology / str(number), _properties(topology / str(number) / "properties")
-
-
-def _properties(path: Path) -> dict[str, int]:
-    return number_fields(read_file(path)[0].splitlines())

@@ -12,8 +12,9 @@ from contextlib import suppress
 from importlib import metadata
 from typing import TypeAlias
 
+from pytest_accel.platforms.devices import DetectedDevice
 from pytest_accel.platforms.host import HostFiles, allowed_cpus, format_list
-from pytest_accel.platforms.machine import DetectedDevice, find_cpu
+from pytest_accel.platforms.machine import find_cpu
 from pytest_accel.platforms.nvidia import opened
 from pytest_accel.stats.environment import (
     REDACTED,

@@ -1,15 +1,11 @@
-"""This host: kernel files, limits of control groups, NUMA nodes, and the CPUs nearest to each device."""
+"""This host: kernel files, limits of control groups, NUMA nodes, and the CPUs near a PCI device."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pytest_accel.platforms.nvidia import Nvml
 
 MOST_BYTES = 1 << 18  # /proc/stat of a thousand CPUs is 150 KB
 REFUSED = "permission denied"
@@ -160,23 +156,6 @@ def allowed_cpus() -> frozenset[int]:
     return frozenset(os.sched_getaffinity(0))
 
 
-def device_affinities(uuids: Sequence[str | None], *, sys: Path = SYS) -> list[DeviceAffinity | None]:
-    """Return the affinity of each device; None for None, which is a rank without a device."""
-    if not any(uuids):
-        return [None if uuid is None else DeviceAffinity(problem="its device has no UUID") for uuid in uuids]
-    from pytest_accel.platforms.nvidia import opened  # which imports this module
-
-    with opened() as nvml:
-        return [
-            uuid
-            if uuid is None
-            else _from_nvml(nvml, uuid, sys)
-            or _from_kfd(uuid, sys)
-            or DeviceAffinity(problem=f"no driver knows {uuid or 'a device without UUID'}")
-            for uuid in uuids
-        ]
-
-
 def pci_affinity(bus_id: str, sys: Path = SYS) -> DeviceAffinity:
     """Return the CPUs near a PCI device; `bus_id` as the kernel spells it, or with NVML's long domain."""
     domain, _, rest = bus_id.strip().lower().partition(":")
@@ -215,22 +194,20 @@ def format_list(numbers: Iterable[int]) -> str:
     return ",".join("-".join(map(str, run)) for run in runs)
 
 
-def _from_nvml(nvml: Nvml, uuid: str, sys: Path) -> DeviceAffinity | None:
-    """Return None for a device that NVML does not know."""
-    handle = nvml.handle(uuid)
-    if handle is None:
-        return None
-    info, problem = nvml.attempt("nvmlDeviceGetPciInfo", handle)
-    if info is None:
-        return DeviceAffinity(problem=f"NVML does not report the bus of {uuid}: {problem}")
-    return pci_affinity(str(info.busId), sys)
+def kfd_nodes(sys: Path) -> Iterator[tuple[Path, dict[str, int]]]:
+    """Yield the nodes of the kernel's topology of AMD GPUs in their order, with their properties."""
+    topology = sys / "class/kfd/kfd/topology/nodes"
+    for number in sorted(int(name) for name in folder_names(topology) if name.isdecimal()):
+        yield topology / str(number), kfd_properties(topology / str(number) / "properties")
 
 
-def _from_kfd(uuid: str, sys: Path) -> DeviceAffinity | None:
+def kfd_properties(path: Path) -> dict[str, int]:
+    return number_fields(read_file(path)[0].splitlines())
+
+
+def kfd_affinity(uuid: str, sys: Path) -> DeviceAffinity | None:
     """Return the affinity of an AMD GPU, whose UUID is `GPU-<unique_id>`, by its bus address."""
-    from pytest_accel.platforms.amd import topology_nodes
-
-    for _, properties in topology_nodes(sys):
+    for _, properties in kfd_nodes(sys):
         unique_id = properties.get("unique_id")
         if unique_id and uuid.lower() == f"gpu-{unique_id:016x}":
             where = properties.get("location_id", 0)  # packed as by PCI: bus, then device and function

@@ -1,4 +1,5 @@
-"""This machine: its processor and accelerators, detected once a process, and the platforms that it satisfies."""
+"""This machine: its processor and accelerators, detected once a process, the platforms that it satisfies, and
+the CPUs nearest to each device."""
 
 from __future__ import annotations
 
@@ -10,10 +11,15 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pytest_accel.platforms.catalogue import Catalogue, PlatformName, Variant, folder_part, load_catalogue
-from pytest_accel.platforms.host import read_file
+from pytest_accel.platforms.catalogue import Catalogue, PlatformName, folder_part, load_catalogue
+from pytest_accel.platforms.devices import DetectedDevice
+from pytest_accel.platforms.host import SYS, DeviceAffinity, kfd_affinity, pci_affinity, read_file
 from pytest_accel.stats.quantities import counted
+
+if TYPE_CHECKING:
+    from pytest_accel.platforms.nvidia import Nvml
 
 CPUINFO = Path("/proc/cpuinfo")
 SOC_ID = Path("/sys/devices/soc0/soc_id")
@@ -33,21 +39,7 @@ _ARM_PARTS = {
 }
 # Grace has the cores of Graviton4 and Axion; the chip's manufacturer id differs (DCGM reads it too).
 _SOC_NAMES = {"jep106:036b:0241": "NVIDIA Grace"}
-_ORDINAL = re.compile(r"[+-]?\d+")
 _MOST_NEEDS = 4  # platforms that the reason of a skip names
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DetectedDevice:
-    """One accelerator that this process may use, as its driver and the catalogue describe it."""
-
-    index: int  # as the framework counts: cuda:0 is the first visible one
-    name: str
-    vendor: str = "nvidia"
-    uuid: str = ""
-    memory_bytes: int | None = None
-    key: str | None = None  # of the catalogue; None for an unknown device
-    variant: Variant | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,38 +240,32 @@ def ipu_uuid(ipu: Mapping[str, str], index: int) -> str:
     return f"{ipu.get('board serial number', '')}/{ipu.get('board ipu index', index)}"
 
 
-# --- *_VISIBLE_DEVICES ------------------------------------------------------------------------------
+# --- CPUs near to devices ---------------------------------------------------------------------------
 
 
-def select_visible(spec: str | None, uuids: Sequence[str]) -> list[int]:
-    """Return the indices of the devices that a *_VISIBLE_DEVICES variable selects, in its order.
+def device_affinities(uuids: Sequence[str | None], *, sys: Path = SYS) -> list[DeviceAffinity | None]:
+    """Return the affinity of each device; None for None, which is a rank without a device."""
+    if not any(uuids):
+        return [None if uuid is None else DeviceAffinity(problem="its device has no UUID") for uuid in uuids]
+    from pytest_accel.platforms.nvidia import opened
 
-    The rules of the CUDA programming guide and of torch.cuda: unset selects all; entries are ordinals
-    (text after the digits is ignored, as by strtol) or beginnings of UUIDs that fit exactly one device;
-    the first invalid entry ends the list; a device that is named twice empties it.
-    """
-    if spec is None:
-        return list(range(len(uuids)))
-    chosen: list[int] = []
-    for entry in spec.split(","):
-        index = _visible_index(entry.strip(), uuids)
-        if index is None:
-            break
-        if index in chosen:
-            return []
-        chosen.append(index)
-    return chosen
+    with opened() as nvml:
+        return [
+            uuid
+            if uuid is None
+            else _from_nvml(nvml, uuid, sys)
+            or kfd_affinity(uuid, sys)
+            or DeviceAffinity(problem=f"no driver knows {uuid or 'a device without UUID'}")
+            for uuid in uuids
+        ]
 
 
-def uses_ordinals(spec: str | None) -> bool:
-    """Whether the variable counts devices, so that the order of counting matters."""
-    return spec is not None and _ORDINAL.match(spec.strip()) is not None
-
-
-def _visible_index(entry: str, uuids: Sequence[str]) -> int | None:
-    if entry.startswith("GPU-"):
-        fitting = [index for index, uuid in enumerate(uuids) if uuid.startswith(entry)]
-        return fitting[0] if len(fitting) == 1 else None
-    match = _ORDINAL.match(entry)
-    ordinal = int(match[0]) if match else -1
-    return ordinal if 0 <= ordinal < len(uuids) else None
+def _from_nvml(nvml: Nvml, uuid: str, sys: Path) -> DeviceAffinity | None:
+    """Return None for a device that NVML does not know."""
+    handle = nvml.handle(uuid)
+    if handle is None:
+        return None
+    info, problem = nvml.attempt("nvmlDeviceGetPciInfo", handle)
+    if info is None:
+        return DeviceAffinity(problem=f"NVML does not report the bus of {uuid}: {problem}")
+    return pci_affinity(str(info.busId), sys)

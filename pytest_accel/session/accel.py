@@ -35,7 +35,7 @@ from pytest_accel.measure.rounds import (
 )
 from pytest_accel.options import Settings
 from pytest_accel.platforms.catalogue import PlatformName
-from pytest_accel.platforms.machine import DetectedDevice
+from pytest_accel.platforms.devices import DetectedDevice
 from pytest_accel.session.device import (
     BINDING,
     environment_of,

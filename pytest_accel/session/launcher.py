@@ -33,8 +33,9 @@ from pytest_accel.distributed.worker import rank_arguments
 from pytest_accel.markers import read_catalogue, wanted_platforms
 from pytest_accel.options import LAUNCHER_VARIABLES, read_settings
 from pytest_accel.platforms.catalogue import Catalogue, CatalogueError
+from pytest_accel.platforms.devices import DetectedDevice
 from pytest_accel.platforms.host import allowed_cpus, format_list
-from pytest_accel.platforms.machine import DetectedDevice, Machine, identified, probe
+from pytest_accel.platforms.machine import Machine, identified, probe
 
 LAUNCHER_RANKS = pytest.StashKey[LauncherRanks]()  # on launcher rank 0 only
 _LAUNCHER_RANK = pytest.StashKey[LauncherRank | None]()

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import pytest
 
     from pytest_accel.measure.ranks import Ranks
-    from pytest_accel.platforms.machine import DetectedDevice
+    from pytest_accel.platforms.devices import DetectedDevice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

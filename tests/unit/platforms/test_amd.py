@@ -5,7 +5,8 @@ import pytest
 from pytest_accel.platforms import amd
 from pytest_accel.platforms.amd import visible_devices
 from pytest_accel.platforms.catalogue import load_catalogue
-from pytest_accel.platforms.machine import DetectedDevice, identified
+from pytest_accel.platforms.devices import DetectedDevice
+from pytest_accel.platforms.machine import identified
 
 GIB = 1 << 30
 

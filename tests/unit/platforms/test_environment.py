@@ -10,9 +10,9 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from pytest_accel.platforms.devices import DetectedDevice
 from pytest_accel.platforms.environment import cudnn_version, read_environment
 from pytest_accel.platforms.host import HostFiles
-from pytest_accel.platforms.machine import DetectedDevice
 from pytest_accel.stats.environment import REDACTED
 
 UUID = "8f3aab12-1234-9abc-1234-1234567890ab"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_accel.platforms import host
+from pytest_accel.platforms import host, machine
 from pytest_accel.platforms.host import DeviceAffinity, Topology
 from tests.support.fake_nvml import FakeGpu
 
@@ -67,7 +67,7 @@ def test_a_device_on_the_bus_is_near_its_local_cpus(tmp_path, spelling):
 
 
 def test_a_device_that_no_driver_knows(tmp_path):
-    (place, unnamed) = host.device_affinities(["GPU-none", ""], sys=tmp_path)
+    (place, unnamed) = machine.device_affinities(["GPU-none", ""], sys=tmp_path)
     assert place == DeviceAffinity(problem="no driver knows GPU-none")
     assert unnamed == DeviceAffinity(problem="no driver knows a device without UUID")
 
@@ -77,15 +77,15 @@ def test_an_amd_gpu_is_found_by_the_address_in_its_topology(tmp_path):
     write(node / "properties", f"unique_id {0xABCDEF}\ndomain 1\nlocation_id {0xC1 << 8 | 2 << 3 | 1}")
     write(tmp_path / "class/kfd/kfd/topology/nodes/0/properties", "unique_id 0")
     make_pci(tmp_path, "0001:c1:02.1", numa_node=3, cpus="48-63")
-    (place,) = host.device_affinities(["GPU-0000000000abcdef"], sys=tmp_path)
+    (place,) = machine.device_affinities(["GPU-0000000000abcdef"], sys=tmp_path)
     assert place == DeviceAffinity(cpus=frozenset(range(48, 64)))
 
 
 ASK = """
 import json
 from pathlib import Path
-from pytest_accel.platforms import host
-for place in host.device_affinities({uuids!r}, sys=Path({sys!r})):
+from pytest_accel.platforms import machine
+for place in machine.device_affinities({uuids!r}, sys=Path({sys!r})):
     print(json.dumps(place and [sorted(place.cpus), place.problem]))
 """
 

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from pytest_accel.platforms import machine as detection
 from pytest_accel.platforms.catalogue import PlatformName, load_catalogue
-from pytest_accel.platforms.machine import Cpu, DetectedDevice, Machine, describe_cpu
+from pytest_accel.platforms.devices import DetectedDevice
+from pytest_accel.platforms.machine import Cpu, Machine, describe_cpu
 
 MIB = 1 << 20
 CPU = Cpu(name="Intel Xeon Processor", model="6-207", slug="intel-xeon-processor-6-207", cores=2)

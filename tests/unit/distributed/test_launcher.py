@@ -11,6 +11,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -283,6 +284,17 @@ class TestSession:
         assert not set(after.values()) & set(before.values())
         assert again.ended() == {}
         again.end(stacks=False)
+
+    def test_rank_that_cannot_be_started_is_named_with_the_reason(self, three, ranks):
+        command = three.command
+        away = three.folder.rename(three.folder.with_name("away"))  # rank 1 starts in a folder that is gone
+        try:
+            started = ranks.start(spec(per_node=2), replace(command, directory=away))
+            wait_until(started.ended, "nothing was reported")
+            assert started.ended()[1].startswith("was not started: no process could be started: ")
+            started.end(stacks=False)
+        finally:
+            away.rename(three.folder)
 
     def test_interrupted_launcher_rank_ends_its_process_and_all_leave_with_one_status(self, three, ranks):
         """Ctrl-C reaches all launcher ranks. The last test of the class: all of them leave."""

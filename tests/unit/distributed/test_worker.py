@@ -24,7 +24,8 @@ ORDER = Order(node_id="test_x.py::test_y", session="s", platform="cpux2")
 
 # The start of a rank; each test adds its program.
 RANK = """
-import os, sys, time
+import os, resource, sys, time
+resource.setrlimit(resource.RLIMIT_CORE, (resource.getrlimit(resource.RLIMIT_CORE)[1],) * 2)
 from pytest_accel.distributed.worker import begin_rank
 end = begin_rank()
 """
@@ -84,7 +85,6 @@ def give(connection):
 
 def test_rank_begins_with_its_place_and_without_torch(start, worker):
     process, _, hello = start(
-        "import resource\n"
         "print(repr(end.place))\n"
         f"print({WORKER_VARIABLE!r} in os.environ, resource.getrlimit(resource.RLIMIT_CORE)[0], 'torch' in sys.modules)"
     )

@@ -481,7 +481,7 @@ def test_process_is_no_launcher_rank(environ):
         (TORCHRUN, "LOCAL_WORLD_SIZE", "9"),
         (TORCHRUN, "GROUP_RANK", "2"),
         (TORCHRUN, "MASTER_ADDR", ""),
-        (TORCHRUN, "MASTER_PORT", "70000"),
+        (TORCHRUN, "MASTER_PORT", "65536"),
         (SRUN, "SLURM_STEP_NUM_TASKS", "²"),
         (SRUN, "SLURM_PROCID", "4"),
         (SRUN, "SLURM_NODEID", "2"),

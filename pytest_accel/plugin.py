@@ -65,9 +65,7 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object
         return (yield)
     from pytest_accel.session.launcher import hold_launcher_ranks, serve_launcher_rank
 
-    status = serve_launcher_rank(config)
-    if status is not None:
-        raise SystemExit(status)
+    serve_launcher_rank(config)
     return (yield from hold_launcher_ranks(config))
 
 

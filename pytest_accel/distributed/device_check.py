@@ -26,7 +26,6 @@ Action = Callable[[], object]
 
 KIB, MIB = 1 << 10, 1 << 20
 SMALL_BYTES = 4 * KIB  # of an all-reduce
-UNITS = {"matrix product": "FLOP/s", "copy": "B/s"}
 
 WARMUP_S = 0.03
 MEASURED_S = 0.1
@@ -56,8 +55,7 @@ class Reading:
     """How fast one rank's device did one kind of work while it worked alone."""
 
     kind: str  # "matrix product", "copy"
-    rate: float  # work per second: higher is better
-    unit: str
+    rate: float  # FLOP/s or B/s
     rank: int
     device: str  # what tells it from its neighbours: model and UUID
     host: str
@@ -77,8 +75,8 @@ class Straggler:
         return f"{who}: {self.reading.kind} {percent(self.under)} under {of}"
 
 
-def find_stragglers(readings: Iterable[Reading], threshold: float = THRESHOLD) -> tuple[Straggler, ...]:
-    """Return the readings more than `threshold` under the median of their kind, by rank.
+def find_stragglers(readings: Iterable[Reading]) -> tuple[Straggler, ...]:
+    """Return the readings more than `THRESHOLD` under the median of their kind, by rank.
 
     At least half of the devices reach the median, so never more than half are named. Of two devices the median is
     their mean: the slower one is named when it lacks 9.5 % of the faster one (r < 0.95 (1 + r) / 2 below r = 0.905).
@@ -91,7 +89,7 @@ def find_stragglers(readings: Iterable[Reading], threshold: float = THRESHOLD) -
         middle = median(reading.rate for reading in each)
         for reading in each:
             under = 1 - reading.rate / middle if middle > 0 else 0.0
-            if under > threshold:
+            if under > THRESHOLD:
                 found.append(Straggler(reading=reading, under=under, devices=len(each)))
     return tuple(sorted(found, key=lambda straggler: straggler.reading.rank))
 
@@ -101,7 +99,7 @@ class DeviceCheck:
     """The same on every rank."""
 
     readings: tuple[Reading, ...]
-    all_reduces: str = ""  # in words; empty for one rank
+    all_reduces: str  # in words
 
 
 def check(
@@ -128,7 +126,7 @@ def check(
         if device.type == "cuda":
             torch.cuda.empty_cache()  # leave the memory to the benchmark
         return tuple(
-            Reading(kind=kind, rate=rate, unit=UNITS[kind], rank=rank, device=its_label, host=its_host)
+            Reading(kind=kind, rate=rate, rank=rank, device=its_label, host=its_host)
             for rank, (its_label, its_host, its_rates) in enumerate(ranks.gather((label, host, rates)))
             for kind, rate in its_rates.items()
         )
@@ -143,8 +141,6 @@ def check(
             for pair in zip(readings, readings_of_all(), strict=True)
         )
     large = sizes.all_reduce_bytes
-    if ranks.size == 1:
-        return DeviceCheck(readings=readings)
     small_s, large_s = (_all_reduce_s(ranks, device, size, wait) for size in (SMALL_BYTES, large))
     words = (
         f"all-reduce of {counted(ranks.size, 'rank')}: {SMALL_BYTES // KIB} KiB in {seconds(small_s)}, "

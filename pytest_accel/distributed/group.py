@@ -55,10 +55,6 @@ class RankAnswer:
     payload: Mapping[str, Any] | None = None
     exit: RankExit = field(default_factory=RankExit)
 
-    @property
-    def outcome(self) -> str:
-        return str((self.payload or {}).get("outcome", ""))
-
     def last_output(self, *, blamed: bool) -> str:
         """Return all output of the rank to blame; of a rank that only lost its peer, the end."""
         if self.payload is None:
@@ -82,8 +78,6 @@ class GroupAnswer:
 
     def describe(self) -> str:
         """Return the problem, the last output of the rank to blame, then of the others; equal stacks once."""
-        if self.complete:
-            return ""
         size = len(self.ranks)
         parts = [self.problem]
         same: dict[str, list[int]] = {}
@@ -233,8 +227,6 @@ class WorkerGroup:
 
     def _connect_problem(self, *, late: bool) -> str:
         """Return why no more ranks will call; empty while they may."""
-        if not self._missing():
-            return ""
         for rank, how in (self._started.ended() or self._lost()).items():
             return f"{name_ranks([rank], self._spec.size)} {how} before it took an order"
         limit = f"{self._spec.rendezvous_s:g} s (accel_rendezvous)"

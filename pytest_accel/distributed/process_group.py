@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -23,10 +22,8 @@ T = TypeVar("T")
 
 # A collective gives up this long after the session, which has reported by then which rank hangs where.
 MARGIN_S = 120.0
-_PREFIX = "pytest-accel"
-_opened = count()  # ranks open their groups in the same order, so the number is the same on all
-# By address, one a process: a second group finds the first one's server still there.
-_connections: dict[tuple[str, int], Any] = {}
+# The next item opens the group again where one failed to; in the same order, so the number is the same on all ranks.
+_opened = count()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,7 +33,6 @@ class ProcessGroup(Ranks):
     rank: int
     size: int
     device: torch.device
-    timeout_s: float  # of an order: collectives wait MARGIN_S longer
     _store: Any = field(repr=False)  # rank 0's is the server of all, so it lives as long as the group
 
     def barrier(self) -> None:
@@ -69,13 +65,7 @@ class ProcessGroup(Ranks):
             dist.destroy_process_group()
 
 
-def open_process_group(
-    device: torch.device,
-    *,
-    rendezvous_s: float,
-    timeout_s: float,
-    environ: Mapping[str, str] = os.environ,
-) -> ProcessGroup:
+def open_process_group(device: torch.device, *, rendezvous_s: float, timeout_s: float) -> ProcessGroup:
     """Open the process group that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT name.
 
     All ranks are awaited at the store first, which can tell which is missing. Only then is the backend started: it waits
@@ -85,16 +75,14 @@ def open_process_group(
         raise WorkerError(
             "this process is in a process group already: the test, or what it imports, opened one"
         )
-    rank, size = int(environ["RANK"]), int(environ["WORLD_SIZE"])
-    address = (environ["MASTER_ADDR"], int(environ["MASTER_PORT"]))
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     device = _with_index(device)
     backend = "nccl" if device.type == "cuda" else "gloo"  # RCCL has NCCL's name on ROCm
-    if not dist.is_available() or not dist.is_backend_available(backend):
+    if not dist.is_backend_available(backend):
         raise WorkerError(
             f"this torch ({torch.__version__}) was built without {backend}. Install one that has it."
         )
-    connection = _connection(address, hosting=rank == 0, rank=rank, rendezvous_s=rendezvous_s)
-    store = dist.PrefixStore(f"{_PREFIX}/{next(_opened)}", connection)
+    store = dist.PrefixStore(f"pytest-accel/{next(_opened)}", _open_store(rank, rendezvous_s))
     _await_ranks(store, rank, size, rendezvous_s)
     try:
         dist.init_process_group(
@@ -111,7 +99,7 @@ def open_process_group(
             f"rank {rank} of {size} on {platform.node()}: {backend} did not start on {device}: {_words(error)}. "
             f"{_REMEDIES[backend]}"
         ) from error
-    return ProcessGroup(rank=rank, size=size, device=device, timeout_s=timeout_s, _store=store)
+    return ProcessGroup(rank=rank, size=size, device=device, _store=store)
 
 
 _REMEDIES = {
@@ -130,12 +118,11 @@ def _with_index(device: torch.device) -> torch.device:
     return torch.device("cuda", index)
 
 
-def _connection(address: tuple[str, int], *, hosting: bool, rank: int, rendezvous_s: float) -> Any:  # noqa: ANN401
-    host, port = address
-    if address in _connections:
-        return _connections[address]
+def _open_store(rank: int, rendezvous_s: float) -> Any:  # noqa: ANN401 - torch is untyped
+    hosting = rank == 0
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     try:
-        store = dist.TCPStore(
+        return dist.TCPStore(
             host,
             port,
             is_master=hosting,
@@ -153,7 +140,6 @@ def _connection(address: tuple[str, int], *, hosting: bool, rank: int, rendezvou
         raise WorkerError(
             f"rank {rank} could not {doing} {host}:{port}: {_words(error)}. {remedy}"
         ) from error
-    return _connections.setdefault(address, store)
 
 
 def _await_ranks(store: Any, rank: int, size: int, rendezvous_s: float) -> None:  # noqa: ANN401 - torch is untyped

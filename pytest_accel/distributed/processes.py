@@ -358,12 +358,11 @@ def signal_group(pid: int, number: signal.Signals) -> None:
 
 
 def die_with_parent() -> None:
-    """Ask the kernel for SIGKILL when the thread that started this process ends; Linux only."""
+    """Ask the kernel for SIGKILL when the thread that started this process ends."""
     import ctypes
 
     pr_set_pdeathsig = 1  # <linux/prctl.h>
-    with suppress(OSError, AttributeError):  # not Linux: deadlines and closed connections still end it
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, int(signal.SIGKILL))
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, int(signal.SIGKILL))
 
 
 def disable_core_dump() -> None:

@@ -7,7 +7,8 @@ import json
 import os
 import re
 import signal
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -27,52 +28,40 @@ _CALL_S = 30.0  # to connect: the session listens already
 
 
 class RankConnection:
-    """Receives orders and answers each once."""
+    """Receives orders and sends answers."""
 
     def __init__(self, place: RankSpec, connection: Connection, stacks: BinaryIO) -> None:
         self.place = place
         self._connection = connection
         self._stacks = stacks  # kept open
-        self._unanswered = False  # whether an order waits for its answer
         # A child that a benchmark forks must not keep the connection open when its rank is gone.
         os.register_at_fork(after_in_child=connection.close)
 
     def orders(self) -> Iterator[Order]:
         """Yield orders until the session has no more, or is gone."""
-        while True:
-            try:
-                message = self._connection.receive()
-            except ConnectionLost:
-                return
-            if "order" not in message:
-                return
-            self._unanswered = True
-            yield decode(Order, message["order"])
+        with suppress(ConnectionLost):
+            while "order" in (message := self._connection.receive()):
+                yield decode(Order, message["order"])
 
     def answer(self, payload: Mapping[str, Any]) -> None:
-        """Answer the last order; nothing if it has been answered, or if the session is gone."""
-        if self._unanswered:
-            self._unanswered = False
-            self._send({"answer": payload})
+        self._send({"answer": payload})
 
     def say(self, phase: str, remaining_s: float | None = None) -> None:
         """Send what this rank is doing, for the session's progress line."""
         self._send({"phase": phase, "remaining_s": remaining_s})
 
     def _send(self, message: Mapping[str, Any]) -> None:
-        try:
+        with suppress(ConnectionLost):  # the session is gone: `orders` will end
             self._connection.send(message)
-        except ConnectionLost:
-            self._unanswered = False  # the session is gone: `orders` will end
 
 
-def begin_rank(environ: MutableMapping[str, str] = os.environ) -> RankConnection:
+def begin_rank() -> RankConnection:
     """Connect this process to its session, before anything else happens in a rank.
 
     The variable is removed from the environment: a pytest that a benchmark starts is no rank. On SIGTERM all stacks are
     written from C, so also while native code does not return to Python; then the signal ends the process.
     """
-    place = decode(RankSpec, json.loads(environ.pop(WORKER_VARIABLE)))
+    place = decode(RankSpec, json.loads(os.environ.pop(WORKER_VARIABLE)))
     die_with_parent()
     disable_core_dump()
     stacks = Path(place.folder, STACKS).open("wb")  # noqa: SIM115 - the handler writes into it

@@ -15,7 +15,6 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import TypeVar
 
 import pytest
@@ -103,11 +102,11 @@ def worker_arguments(config: pytest.Config) -> Callable[[Path], list[str]]:
 # --- launcher ranks other than 0 --------------------------------------------------------------------------
 
 
-def serve_launcher_rank(config: pytest.Config) -> int | None:
-    """Serve rank 0 until dismissed and return the exit status; None in a process that is a session."""
+def serve_launcher_rank(config: pytest.Config) -> None:
+    """Serve rank 0 until dismissed and exit with its status; return in a process that is a session."""
     rank = launcher_rank(config)
     if rank is None or rank.rank == 0:
-        return None
+        return
     status = serve(
         rank,
         command=RankCommand(arguments=worker_arguments(config), directory=config.invocation_params.dir),
@@ -137,44 +136,25 @@ def hold_launcher_ranks(config: pytest.Config) -> Generator[None, T, T | int]:
     except WorkerError as error:
         raise pytest.UsageError(str(error)) from None
     config.stash[LAUNCHER_RANKS] = ranks
-    status = int(pytest.ExitCode.INTERNAL_ERROR)
-    _on_sigterm(_interrupt)
+    status = 1
+    signal.signal(signal.SIGTERM, _interrupt)
     try:
         result = yield
         status = result if isinstance(result, int) else int(pytest.ExitCode.OK)
-    except BaseException as error:
-        status = _status_after(error)
+    except pytest.UsageError:
+        status = int(pytest.ExitCode.USAGE_ERROR)
         raise
     finally:
-        _on_sigterm(signal.SIG_IGN)
+        # A launcher that sees one rank exit ends the others.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         ranks.dismiss(status, with_this_process=True)
     return result
 
 
 def _interrupt(_number: int, _frame: object) -> None:
     """Treat SIGTERM, the end of a job's time, as Ctrl-C."""
-    _on_sigterm(signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise KeyboardInterrupt
-
-
-def _on_sigterm(action: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
-    """Set what SIGTERM does. In the end it is ignored: a launcher that sees one rank exit ends the others."""
-    with suppress(ValueError):  # only the main thread may
-        signal.signal(signal.SIGTERM, action)
-
-
-def _status_after(error: BaseException) -> int:
-    """Return the exit status that pytest, or the interpreter, gives for an exception."""
-    match error:
-        case pytest.UsageError():
-            return int(pytest.ExitCode.USAGE_ERROR)
-        case SystemExit(code=int(code)):
-            return code
-        case SystemExit(code=None):
-            return 0
-        case KeyboardInterrupt():
-            return 128 + signal.SIGINT
-    return 1
 
 
 # --- the machine of all launcher ranks --------------------------------------------------------------------

@@ -121,7 +121,7 @@ class TestRankThatFails:
     def test_exit_and_memory_error_are_answers(self, groups):
         group = groups.start(2)
         answer = groups.run(group, "import sys\nif rank: sys.exit(3)")
-        assert [rank.outcome for rank in answer.ranks] == ["passed", "failed"]
+        assert [rank.payload["outcome"] for rank in answer.ranks] == ["passed", "failed"]
         assert answer.ranks[1].payload["cause"] == "SystemExit: 3"
         answer = groups.run(
             group,
@@ -132,7 +132,7 @@ class TestRankThatFails:
                 kept = [bytearray(2**28) for _ in range(16)]
             """,
         )
-        assert [rank.outcome for rank in answer.ranks] == ["passed", "failed"]
+        assert [rank.payload["outcome"] for rank in answer.ranks] == ["passed", "failed"]
         assert answer.ranks[1].payload["cause"].startswith("MemoryError")
         assert group.alive
 
@@ -156,7 +156,7 @@ class TestRankThatFails:
             "while not pathlib.Path('go').exists(): time.sleep(0.01)\n"
         )
         answer = groups.run(group, text, waiting=(tmp_path / "go").touch)
-        assert [rank.outcome for rank in answer.ranks] == ["passed", "failed"]
+        assert [rank.payload["outcome"] for rank in answer.ranks] == ["passed", "failed"]
         assert answer.culprit == 1
         assert group.alive
 
@@ -194,7 +194,7 @@ class TestRankThatHangs:
         )
         assert answer.problem == "no answer within 1000 s: rank 1 hangs in program_0.py:5 <module>"
         assert answer.culprit == 1
-        assert answer.ranks[0].outcome == "passed"
+        assert answer.ranks[0].payload["outcome"] == "passed"
 
     def test_rank_that_blocks_all_signals_is_killed(self, provoke, deadline_when, monkeypatch):
         monkeypatch.setattr(processes, "_STACKS_S", 1.5)

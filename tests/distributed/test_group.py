@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 import pytest
 
@@ -80,6 +81,11 @@ class TestOrders:
     def test_waiting_callback_is_called(self, run, groups_of_class):
         text = "import time, pathlib\nwhile not pathlib.Path('go').exists(): time.sleep(0.01)"
         values(run(text, waiting=(groups_of_class.folder / "go").touch))
+
+    def test_session_sleeps_while_ranks_measure(self, run):
+        wall_s, cpu_s = time.monotonic(), time.thread_time()
+        values(run("import time\ntime.sleep(0.5)"))
+        assert time.thread_time() - cpu_s < (time.monotonic() - wall_s) / 5
 
     def test_large_answer_arrives_whole(self, run):
         assert [len(value) for value in values(run("value = 'x' * 70_000_000"))] == [70_000_000] * 2

@@ -17,7 +17,7 @@ QUICK = ("-m", "cpun2", "--accel-budget=60ms", "-oaccel_warmup=50ms", "--accel-j
 SHORT_CHECK = """
 from pytest_accel.distributed import device_check
 
-device_check.MEASURED_S = device_check.SWEEP_S = device_check.WARMUP_S = 0.005
+device_check.MEASURED_S = device_check.ALL_REDUCE_S = device_check.WARMUP_S = 0.005
 """
 MEASURES = f"""{SHORT_CHECK}
 from pytest_accel import cpun2

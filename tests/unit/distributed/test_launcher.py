@@ -11,6 +11,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -284,6 +285,17 @@ class TestSession:
         assert again.ended() == {}
         again.end(stacks=False)
 
+    def test_rank_that_cannot_be_started_is_named_with_the_reason(self, three, ranks):
+        command = three.command
+        away = three.folder.rename(three.folder.with_name("away"))  # rank 1 starts in a folder that is gone
+        try:
+            started = ranks.start(spec(per_node=2), replace(command, directory=away))
+            wait_until(started.ended, "nothing was reported")
+            assert started.ended()[1].startswith("was not started: no process could be started: ")
+            started.end(stacks=False)
+        finally:
+            away.rename(three.folder)
+
     def test_interrupted_launcher_rank_ends_its_process_and_all_leave_with_one_status(self, three, ranks):
         """Ctrl-C reaches all launcher ranks. The last test of the class: all of them leave."""
         given = spec(per_node=2)
@@ -469,7 +481,7 @@ def test_process_is_no_launcher_rank(environ):
         (TORCHRUN, "LOCAL_WORLD_SIZE", "9"),
         (TORCHRUN, "GROUP_RANK", "2"),
         (TORCHRUN, "MASTER_ADDR", ""),
-        (TORCHRUN, "MASTER_PORT", "70000"),
+        (TORCHRUN, "MASTER_PORT", "65536"),
         (SRUN, "SLURM_STEP_NUM_TASKS", "²"),
         (SRUN, "SLURM_PROCID", "4"),
         (SRUN, "SLURM_NODEID", "2"),

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_accel.distributed.launcher import Inventory, launcher_rank_from
+from pytest_accel.options import GROUP_ID_VARIABLE, WORKER_VARIABLE
 from pytest_accel.platforms.catalogue import PlatformName, load_catalogue
 from pytest_accel.platforms.devices import DetectedDevice
 from pytest_accel.platforms.host import allowed_cpus, format_list
@@ -36,7 +37,7 @@ TORCHRUN = {
 
 @pytest.fixture
 def launched(monkeypatch):
-    for name in ("PYTEST_ACCEL_GANG", "PYTEST_ACCEL_GANG_ID"):
+    for name in (WORKER_VARIABLE, GROUP_ID_VARIABLE):
         monkeypatch.delenv(name, raising=False)
 
     def launch(environ=TORCHRUN):

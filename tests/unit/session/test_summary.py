@@ -10,7 +10,7 @@ CPUX2 = PlatformName("cpu", 2)
 
 
 def reading(rank, rate):
-    return Reading(kind="copy", rate=rate, unit="B/s", rank=rank, device="CPU", host="n0")
+    return Reading(kind="copy", rate=rate, rank=rank, device="CPU", host="n0")
 
 
 def test_straggler_of_several_process_groups_is_named_once():

@@ -65,8 +65,6 @@ class Policy:
     cap_floor: float = 0.01  # least distance of the cap from the median, of ln(step time)
     # A loss that throttling reaches: beyond it two slow runs among others are a mode of the code, below it three.
     deepest_throttle: float = 0.10
-    # One-sided, of a slow run beyond the noise of the baseline: five runs are five chances.
-    group_level: float = 0.001
 
     def __post_init__(self) -> None:
         if not 0 < self.tolerance < 1:
@@ -248,18 +246,19 @@ def find_slow_group(
 ) -> SlowGroup | None:
     """Return the candidate's slow runs where they stand apart from its others; None where they do not.
 
-    A slow run lost more than the tolerance, and more than the noise of the baseline explains. The groups are apart if the gap
-    below the slow runs is wider than the others and the baseline's runs together: a wide spread has no groups.
+    A slow run lost more than the tolerance, of which the baseline's noise is half at most: five runs of a machine that is noisier
+    miss its slow ones. The groups are apart if the gap below the slow runs is wider than the others and the baseline's runs
+    together: a wide spread has no groups.
     """
     policy, scale = resolve_policy(policy, lambda each: scale_of(baseline, each))
-    before, n = baseline_centre(baseline, policy), len(baseline)
-    one_run = scale.noise * math.sqrt(1 + inflation(n) / effective_runs(n, count_sessions(baseline), policy))
-    least = max(policy.delta, t_quantile(policy.group_level, scale.degrees_of_freedom) * one_run)
+    if scale.noise > policy.delta / 2:
+        return None
+    before = baseline_centre(baseline, policy)
     lost, stored = ([y - before for y in sorted(summaries(runs))] for runs in (candidate, baseline))
     for count in range(1, len(lost)):
         others, slow = lost[:count], lost[count:]
         low, high = min(lost[0], stored[0]), max(others[-1], stored[-1])
-        if slow[0] > least and slow[0] - high > high - low:
+        if slow[0] > policy.delta and slow[0] - high > high - low:
             return SlowGroup(
                 runs=len(slow),
                 loss=loss(centre(slow)),

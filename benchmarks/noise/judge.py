@@ -16,7 +16,7 @@ from statistics import fmean, stdev
 
 from benchmarks.noise.streams import STREAMS, Stream, read_stream
 from benchmarks.noise.study import judge_repeatedly, summarized
-from pytest_accel.stats.gate import Outcome, Policy
+from pytest_accel.stats.gate import LOSSES, Outcome, Policy
 from pytest_accel.stats.run import RECORD_RUNS, Run
 
 SLOWDOWNS = (0.0, 0.05, 0.1)  # losses of throughput
@@ -81,7 +81,7 @@ def rates(quiet: Sequence[Run], candidates: Sequence[Run], draws: Iterator[Draw]
         mean += fmean(candidates[new[0]].rounds_s) > (1 + THRESHOLD) * fmean(quiet[old[-1]].rounds_s)
     count = len(verdicts)
     return Rates(
-        gate=sum(verdict.outcome is Outcome.REGRESSED for verdict in verdicts) / count,
+        gate=sum(verdict.outcome in LOSSES for verdict in verdicts) / count,
         undecided=sum(verdict.outcome is Outcome.INCONCLUSIVE for verdict in verdicts) / count,
         mean=mean / count,
         runs=sum(verdict.runs for verdict in verdicts) / count,

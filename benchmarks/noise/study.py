@@ -3,7 +3,7 @@
 Every cell draws baselines and candidates from `model` and calls the real `judge` after each repeat, as a session does. Beside
 it, on the same streams, is pytest-benchmark's `--benchmark-compare-fail=mean:5%`: the mean of the candidate's first run
 against that of the last run of the baseline. A figure is missed when it is off by more than two standard errors of the
-simulation: exit status 1. The cells of the platform prior follow below; they have no bound.
+simulation: exit status 1. The cells of a slow mode and of the platform prior follow below, with 95 % intervals and no bound.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from multiprocessing import Pool
+from statistics import NormalDist
 
 import numpy as np
 
 from benchmarks.noise.model import Change, Model, baseline_steps, candidate_steps, rounds
 from pytest_accel.stats.baseline_quality import DEFAULT_PRIOR, platform_prior
-from pytest_accel.stats.gate import Outcome, Policy, Verdict, judge
+from pytest_accel.stats.gate import LOSSES, Outcome, Policy, Verdict, judge
 from pytest_accel.stats.run import Run, RunSummary
 
 POLICY = Policy()
@@ -144,7 +145,7 @@ def run_task(task: Task) -> Tally:
         )
     ]
     return Tally(
-        failed=np.array([v.outcome is Outcome.REGRESSED for v in verdicts]),
+        failed=np.array([v.outcome in LOSSES for v in verdicts]),
         mean_failed=candidates[:, 0].mean(axis=-1) > 1.05 * baselines[:, -1].mean(axis=-1),
         inconclusive=np.array([v.outcome is Outcome.INCONCLUSIVE for v in verdicts]),
         runs_used=np.array([v.runs for v in verdicts]),
@@ -279,6 +280,7 @@ class Population:
     quiet: bool
     tolerance: float
     losses: tuple[float, ...]
+    baseline_runs: int = 5
 
 
 POPULATIONS = (
@@ -291,6 +293,14 @@ POPULATIONS = (
     ),
     Population(
         name="model, .4 %", noises=(0.004,), quiet=False, tolerance=0.02, losses=(0.0, 0.01, 0.02, 0.03)
+    ),
+    Population(
+        name="model, .4 %, R10",
+        noises=(0.004,),
+        quiet=False,
+        tolerance=0.02,
+        losses=(0.0, 0.01, 0.02, 0.03),
+        baseline_runs=10,
     ),
     Population(
         name=".4 %, each 7th 3 %",
@@ -308,14 +318,15 @@ def prior_line(population: Population, lost: float, platforms: int, seed: int) -
     rng = np.random.default_rng([seed, POPULATIONS.index(population), round(1e4 * lost)])
     verdicts: dict[str, list[Verdict]] = {"default": [], "platform": []}
     d = -math.log1p(-lost)
-    for _ in range(platforms):
-        benchmarks = []
-        for number in range(BENCHMARKS):
-            noise = population.noises[number % len(population.noises)]
-            model = replace(QUIET, between_run_sd=noise) if population.quiet else Model(between_run_sd=noise)
-            (baseline,) = rounds(baseline_steps(rng, model, 1, 5), model).tolist()
-            (candidate,) = rounds(candidate_steps(rng, model, 1, POLICY.max_repeats, d=d), model).tolist()
+    drawn: list[list[tuple[list[Summarized], list[Summarized]]]] = [[] for _ in range(platforms)]
+    for number in range(BENCHMARKS):
+        noise = population.noises[number % len(population.noises)]
+        model = replace(QUIET, between_run_sd=noise) if population.quiet else Model(between_run_sd=noise)
+        stored = rounds(baseline_steps(rng, model, platforms, population.baseline_runs), model).tolist()
+        fresh = rounds(candidate_steps(rng, model, platforms, POLICY.max_repeats, d=d), model).tolist()
+        for benchmarks, baseline, candidate in zip(drawn, stored, fresh, strict=True):
             benchmarks.append((as_runs(baseline, "session {}"), as_runs(candidate, "now")))
+    for benchmarks in drawn:
         learned = platform_prior([baseline for baseline, _ in benchmarks])
         for name, prior in (("default", DEFAULT_PRIOR), ("platform", learned)):
             for baseline, candidate in benchmarks:
@@ -327,12 +338,77 @@ def prior_line(population: Population, lost: float, platforms: int, seed: int) -
 
 def _rates(verdicts: list[Verdict]) -> str:
     count = len(verdicts)
-    failed = sum(verdict.outcome is Outcome.REGRESSED for verdict in verdicts)
+    failed = sum(verdict.outcome in LOSSES for verdict in verdicts)
     undecided = sum(verdict.outcome is Outcome.INCONCLUSIVE for verdict in verdicts)
     runs = sum(verdict.runs for verdict in verdicts)
-    return (
-        f"{100 * failed / count:.2f} % failed, {100 * undecided / count:.1f} % open, {runs / count:.2f} runs"
-    )
+    return f"{rate(failed, count)} failed, {100 * undecided / count:.1f} % open, {runs / count:.2f} runs"
+
+
+def rate(hits: int, trials: int) -> str:
+    """Return a rate with its 95 % interval (Wilson)."""
+    z2 = NormalDist().inv_cdf(0.975) ** 2
+    middle = (hits + z2 / 2) / (trials + z2)
+    half = math.sqrt(z2 * (hits * (1 - hits / trials) + z2 / 4)) / (trials + z2)
+    low, high = max(0.0, middle - half), min(1.0, middle + half)
+    return f"{100 * hits / trials:.2f} % ({100 * low:.2f} to {100 * high:.2f})"
+
+
+# --- a slow mode ------------------------------------------------------------------------------------
+
+SHARE, FACTOR = 0.5, 1.6  # of the processes, and of their step time
+NIGHTS = 5
+NO_THROTTLE = Model(between_run_sd=0.004, throttle_share=0.0)
+THROTTLED = Model(between_run_sd=0.004)
+
+
+def nights(model: Model, trials: int, seed: int, *, mode: bool, least_runs: int = 1) -> list[list[Verdict]]:
+    """Return the verdicts of NIGHTS nights of each trial, against one baseline of five runs.
+
+    As in a session, a slow run of an earlier night doubles the runs that ok needs; `least_runs` are those of a new environment.
+    """
+    rng = np.random.default_rng([seed, mode, least_runs, round(1e3 * model.throttle_share)])
+    found: list[list[Verdict]] = [[] for _ in range(trials)]
+    baselines = [
+        as_runs(each, "session {}") for each in rounds(baseline_steps(rng, model, trials, 5), model).tolist()
+    ]
+    for _ in range(NIGHTS):
+        times = candidate_steps(rng, model, trials, POLICY.max_repeats, d=0.0)
+        if mode:
+            times = times * np.where(rng.random((trials, POLICY.max_repeats, 1)) < SHARE, FACTOR, 1.0)
+        for baseline, drawn, verdicts in zip(baselines, rounds(times, model).tolist(), found, strict=True):
+            candidate = as_runs(drawn, "now")
+            seen_slow = any(map(_had_a_slow_run, verdicts))
+            policy = replace(POLICY, least_runs=max(least_runs, 1 + seen_slow))
+            verdicts.append(judge_repeatedly(baseline, candidate, policy))
+    return found
+
+
+def _had_a_slow_run(verdict: Verdict) -> bool:
+    """Return whether the history would show a run slower than throttling makes it."""
+    group, all_runs = verdict.slow_group, verdict.slowdown
+    is_regressed = verdict.outcome is Outcome.REGRESSED and all_runs is not None
+    worst = group.loss if group else all_runs.point if is_regressed and all_runs else 0.0
+    return worst > POLICY.deepest_throttle
+
+
+def mode_lines(trials: int, seed: int) -> Iterator[str]:
+    """Yield how often a mode of half of the processes is caught, and how often one is seen where there is none."""
+    for name, least_runs in (("nothing known", 1), ("new environment", 2)):
+        found = nights(NO_THROTTLE, trials, seed, mode=True, least_runs=least_runs)
+        first = sum(verdicts[0].outcome in LOSSES for verdicts in found)
+        all_nights = sum(verdict.outcome in LOSSES for verdicts in found for verdict in verdicts)
+        any_night = sum(any(verdict.outcome in LOSSES for verdict in verdicts) for verdicts in found)
+        yield (
+            f"{name:<16} first night {rate(first, trials)}; of {NIGHTS} nights {rate(all_nights, NIGHTS * trials)}, "
+            f"in at least one {rate(any_night, trials)}"
+        )
+    for name, model in (("quiet", NO_THROTTLE), ("throttled", THROTTLED)):
+        verdicts = [each for found in nights(model, trials, seed, mode=False) for each in found]
+        unstable = sum(verdict.outcome is Outcome.UNSTABLE for verdict in verdicts)
+        failed = sum(verdict.outcome in LOSSES for verdict in verdicts)
+        runs = sum(verdict.runs for verdict in verdicts) / len(verdicts)
+        count = len(verdicts)
+        yield f"no mode, {name:<10} UNSTABLE {rate(unstable, count)}, any failure {rate(failed, count)}, {runs:.2f} runs"
 
 
 def main() -> int:
@@ -347,7 +423,9 @@ def main() -> int:
         f"{options.trials} trials a cell, seed {options.seed}",
         f"~: off, by less than {MAX_ERRORS:g} standard errors of the simulation; MISS: by more",
         *render(results),
-        f"\n{len(missed)} of {sum(1 for _ in checks(results))} figures missed.\n\nprior from the platform:",
+        f"\n{len(missed)} of {sum(1 for _ in checks(results))} figures missed.\n\nslow mode:",
+        *mode_lines(options.trials, options.seed),
+        "\nprior from the platform:",
     ]
     sys.stdout.write("\n".join(lines) + "\n")
     platforms = max(1, options.trials // BENCHMARKS)

@@ -71,12 +71,12 @@ def _tolerance(text: str) -> float | None:
 
 def _status(found: Comparison) -> int:
     """Return the exit status; a comparison that judged nothing, or misses benchmarks, is not green."""
-    from pytest_accel.stats.gate import Outcome
+    from pytest_accel.stats.gate import LOSSES
 
     statuses = Counter(each.judgement.status for each in found.judged)
-    regressed = sum(each.judgement.outcome is Outcome.REGRESSED for each in found.judged)
+    regressed = sum(each.judgement.outcome in LOSSES for each in found.judged)
     counts = {
-        "regressed": regressed,
+        "regressed or unstable": regressed,
         "failed or went unmeasured": statuses["failed"],
         "missing from the later set (choose what both have with -k)": statuses["missing"],
         "not judged, for the reasons above": statuses["not-judged"],

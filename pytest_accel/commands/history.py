@@ -84,7 +84,7 @@ def _list(history: History, args: argparse.Namespace) -> None:
 
 def _show(history: History, args: argparse.Namespace) -> None:
     """Print the series of one benchmark; the shape alone where several have the name."""
-    from pytest_accel.report.history import overview, series_table, series_title
+    from pytest_accel.report.history import overview, recurring, series_table, series_title
     from pytest_accel.storage.codec import encode
 
     tracks = {each: history.series(each[1], each[0], args.limit) for each in _chosen(history, args)}
@@ -98,13 +98,15 @@ def _show(history: History, args: argparse.Namespace) -> None:
         return
     for named, points in tracks.items():
         print("\n".join(overview(series_title(*named), points)))
+        if often := recurring([point.is_slow for point in points]):
+            print(f"  {often}")
         if len(tracks) == 1:
             print("\n".join(["", *series_table(points)]))
 
 
 def _changes(history: History, args: argparse.Namespace) -> int:
     """Print change points; advisory, the gate does not use them."""
-    from pytest_accel.report.history import series_title, shift_lines, shifts
+    from pytest_accel.report.history import recurring, series_title, shift_lines, shifts
 
     def environment(point: Point) -> Environment | None:
         return history.session(point.session).environments.get(point.environment)
@@ -114,8 +116,10 @@ def _changes(history: History, args: argparse.Namespace) -> int:
     for platform, key in chosen:
         trend = history.trend(key, platform, args.limit or SEASON)
         found.append(shifts(trend, environment))
-        if found[-1]:
-            print("\n".join([*shift_lines(series_title(platform, key), trend, found[-1]), ""]))
+        often = recurring([point.is_slow for point in trend.points])
+        if found[-1] or often:
+            lines = shift_lines(series_title(platform, key), trend, found[-1])
+            print("\n".join([*lines, *([f"  {often}"] if often else []), ""]))
     print(f"{sum(map(bool, found))} of {counted(len(chosen), 'benchmark')} changed")
     return int(args.fail and any(shift.is_slower for shifts in found for shift in shifts))
 

@@ -12,7 +12,7 @@ from pytest_accel.report.terminal import Column, changed, lines_of, note, verdic
 from pytest_accel.report.verdicts import word
 from pytest_accel.stats.comparison import was_slowed
 from pytest_accel.stats.environment import describe
-from pytest_accel.stats.gate import THROUGHPUT, Outcome
+from pytest_accel.stats.gate import LOSSES, THROUGHPUT, Outcome
 from pytest_accel.stats.metric_gates import shown_name
 from pytest_accel.stats.quantities import counted, inert, percent, printable, si
 from pytest_accel.storage.codec import encode
@@ -154,7 +154,7 @@ def _verdicts(comparison: Comparison) -> Iterator[str]:
         for verdict in found.verdicts:
             if verdict.outcome is not Outcome.OK:
                 yield verdict_line(f"{each.name} ({each.side.label})", verdict)
-        if found.outcome is Outcome.REGRESSED:
+        if found.outcome in LOSSES:
             changes = f"changed since {each.baseline.label}: {describe(found.changes)}"
             yield f"    {changes if found.changes else 'nothing in the recorded environment changed'}"
     reasons: dict[tuple[str, str], list[str]] = {}

@@ -18,6 +18,11 @@ if TYPE_CHECKING:  # SQLite is loaded only where it is needed
 BLOCKS = "▁▂▃▄▅▆▇█"
 WIDTH = 60  # of a line of blocks
 _NARROWEST = 0.04  # of the level: smaller movements look flat
+SLOW_OF, SLOW_BEFORE, SLOW_OFTEN = (
+    6,
+    12,
+    3,
+)  # newest sessions, those before, and how many of the newest are news
 _SHORT = 12  # digits of a revision
 
 
@@ -55,6 +60,20 @@ def _suspects(last: Point, first: Point, old: Environment | None, new: Environme
         yield f"host {last.host or 'unknown'} -> {first.host or 'unknown'}"
     if last.revision != first.revision:
         yield f"revision {last.revision[:_SHORT] or 'unknown'} -> {first.revision[:_SHORT] or 'unknown'}"
+
+
+def recurring(slow: Sequence[bool]) -> str:
+    """Return a sentence where the newest sessions often had a slow run and those before never; else empty.
+
+    The oldest comes first. Fewer than 6 sessions before do not show that it is new.
+    """
+    newest, before = slow[-SLOW_OF:], slow[-SLOW_OF - SLOW_BEFORE : -SLOW_OF]
+    if sum(newest) < SLOW_OFTEN or any(before) or len(before) < SLOW_OF:
+        return ""
+    return (
+        f"slow runs in {sum(newest)} of the last {len(newest)} sessions, in none of the {len(before)} before: "
+        "a slow mode that comes and goes"
+    )
 
 
 # --- text -------------------------------------------------------------------------------------------

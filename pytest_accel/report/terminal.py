@@ -102,7 +102,7 @@ def explain(verdict: Verdict) -> str:
     return text + beside
 
 
-def in_words(
+def in_words(  # noqa: PLR0911 - one a verdict
     verdict: Verdict, *, observed: str, way_out: Callable[[], str], against: str = "", gained: str = ""
 ) -> str:
     """Return the change, its bounds and its runs.
@@ -119,6 +119,9 @@ def in_words(
                 f"{moved} (at least {percent(found.low)}; {tolerance}), {observed}{against}, "
                 f"run-to-run noise {percent(verdict.noise or 0)}"
             )
+        case Outcome.UNSTABLE if verdict.slow_group:
+            others = changed(verdict.slow_group.others_loss, verdict.of)
+            return f"{slow_runs(verdict)}, the others {others} ({tolerance}){against}"
         case Outcome.OK:
             return f"{moved} ({_at_most(found, verdict.of)}; {tolerance}), {observed}"
         case Outcome.IMPROVED:
@@ -169,12 +172,19 @@ def change(result: Result) -> str:
     said = []
     for verdict in deciding(result):
         if verdict.slowdown is not None:
-            text = changed(verdict.slowdown.point, verdict.of)
+            is_unstable = verdict.outcome is Outcome.UNSTABLE
+            text = slow_runs(verdict) if is_unstable else changed(verdict.slowdown.point, verdict.of)
             named = text if verdict.of == THROUGHPUT else f"{shown_name(verdict.of)} {text}"
             said.append(f"{named} than the platform" if verdict.common else named)
         elif verdict.outcome is Outcome.REGRESSED:
             said.append("does not fit")
     return ", ".join(said)
+
+
+def slow_runs(verdict: Verdict) -> str:
+    """Return the slow ones of two groups of runs: `3 of 5 runs 37.5 % slower`; empty without groups."""
+    group = verdict.slow_group
+    return f"{group.runs} of {verdict.runs} runs {changed(group.loss, verdict.of)}" if group else ""
 
 
 def changed(lost: float, of: str = THROUGHPUT) -> str:
@@ -192,7 +202,7 @@ def _worse_and_better(of: str) -> tuple[str, str]:
 def host_bound(verdict: Verdict, run: Run, stored: Iterable[Run]) -> str | None:
     """Return a note where throughput may be lost and the host launches kernels for nearly all of a step."""
     lost = (
-        verdict.outcome in {Outcome.REGRESSED, Outcome.INCONCLUSIVE}
+        verdict.outcome in {Outcome.REGRESSED, Outcome.UNSTABLE, Outcome.INCONCLUSIVE}
         and verdict.slowdown is not None
         and verdict.slowdown.point > 0
     )

@@ -14,8 +14,8 @@ from pytest_accel.stats.paired import MAX_BLOCKS, PairedBenchmark, Sessions, blo
 from pytest_accel.stats.quantities import counted, inert, percent, printable, si
 from pytest_accel.stats.results import Ending, ReportLine, Result, SessionResults
 
-JUDGED = frozenset({Outcome.REGRESSED, Outcome.INCONCLUSIVE, Outcome.IMPROVED, Outcome.OK})
-_FAILS = frozenset({Outcome.REGRESSED, Outcome.INVALID, Ending.FAILED})
+JUDGED = frozenset({Outcome.REGRESSED, Outcome.UNSTABLE, Outcome.INCONCLUSIVE, Outcome.IMPROVED, Outcome.OK})
+_FAILS = frozenset({Outcome.REGRESSED, Outcome.UNSTABLE, Outcome.INVALID, Ending.FAILED})
 
 
 def upgrade_results(sessions: Sessions, max_blocks: int, *, strict: bool = False) -> SessionResults:

@@ -54,6 +54,14 @@ VERDICTS: dict[Status, VerdictRow] = {
         "record it with --accel-update --accel-reason.",
         suspects=True,
     ),
+    Outcome.UNSTABLE: VerdictRow(
+        *("UNSTABLE", "fails", "bad", "fork"),
+        "Some of its runs are slower by more than the tolerance, the others are not, and the baseline's runs show no "
+        "such groups: a slow mode appeared.",
+        "Look for a second kernel or algorithm choice, a NUMA or clock mode that differs from process to process; compare the "
+        "runs in the results of --accel-json. A single fast run says nothing.",
+        suspects=True,
+    ),
     Outcome.INVALID: VerdictRow(
         *("INVALID", "fails", "bad", "bang"),
         "Disturbed: three runs were throttled or shared the device, so nothing was judged.",

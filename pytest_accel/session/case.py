@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,15 +17,27 @@ from pytest_accel.session.device import WAITED_S, Unfit
 from pytest_accel.stats.baseline_quality import DEFAULT_PRIOR, BaselineQuality, FrozenTolerance, NoisePrior
 from pytest_accel.stats.comparison import configuration_changes
 from pytest_accel.stats.environment import Change, Environment, describe, diff, diff_identity
-from pytest_accel.stats.gate import Outcome, Policy, Verdict, interval
+from pytest_accel.stats.gate import Outcome, Policy, Verdict, interval, slowest_loss, summaries
 from pytest_accel.stats.measurement import Measurement
-from pytest_accel.stats.metric_gates import judge_anchor, judge_metrics, judge_rest, want_another_run, worst
+from pytest_accel.stats.metric_gates import (
+    judge_anchor,
+    judge_metrics,
+    judge_rest,
+    total_slowdown,
+    want_another_run,
+    worst,
+)
 from pytest_accel.stats.quantities import gibibytes
 from pytest_accel.stats.results import BenchmarkCost, ReferenceFigure, ScalingFigure, describe_loss_change
 from pytest_accel.stats.run import Run, baseline_key, both_keys, is_real
 from pytest_accel.storage.baselines import BaselineEntry, BaselineFile, configuration_hash
 
+if TYPE_CHECKING:  # SQLite is loaded only where it is needed
+    from pytest_accel.storage.history import Point
+
 MOST_REPLACED = 2  # disturbed runs of one benchmark that are replaced; more make it INVALID
+DOUBTED_SESSIONS = 6  # since a slow run
+NEW_ENVIRONMENT = 3  # sessions; an environment that has more in the history is no longer new
 FOREIGN_ANCHOR = "its anchor is of another machine and was not compared; `pytest-accel baseline edit --anchor set --reason` sets one of this machine"
 
 
@@ -39,6 +52,7 @@ class Case:
     settings: Settings
     baseline: BaselineFile | None = None  # the file; it may not hold this benchmark
     prior: NoisePrior = DEFAULT_PRIOR  # run-to-run noise to expect on this platform
+    past: tuple[Point, ...] = ()  # of its series in the history, the oldest first
     measurements: list[Measurement] = field(default_factory=list)
     disturbed: list[Measurement] = field(default_factory=list)  # invalid: replaced, and not judged
     device_time_s: float = 0.0  # with the start of its processes
@@ -170,7 +184,31 @@ class Case:
     def policy(self) -> Policy:
         """The gate's policy for its step times."""
         stored = self.comparable_runs() if self.measurements or self.unfit else ()
-        return self.prior.applied(self.plain_policy, stored)
+        found = self.prior.applied(self.plain_policy, stored)
+        return replace(found, least_runs=2) if self.is_doubted else found
+
+    @property
+    def is_doubted(self) -> bool:
+        """Whether one fast run is not enough: of a mode of half of the processes every other one is fast.
+
+        The history shows a slow run that no throttling explains, or the environment is new and not that of the baseline.
+        """
+        if not (self.past and self.measurements):
+            return False
+        if any(point.slowest_loss > Policy().deepest_throttle for point in self.past[-DOUBTED_SESSIONS:]):
+            return True
+        known = sum(point.environment == self.environment.key for point in self.past)
+        return known < NEW_ENVIRONMENT and bool(self.changes())
+
+    @property
+    def slow_sessions(self) -> list[bool]:
+        """Whether each session had a slow run, the oldest first, this one last."""
+        found = [point.is_slow for point in self.past]
+        verdict = self.verdict
+        lost = total_slowdown(verdict) if verdict and self.measurements else None
+        if verdict is None or lost is None:
+            return found
+        return [*found, slowest_loss(summaries(self.runs), lost.point) > verdict.tolerance]
 
     @property
     def plain_policy(self) -> Policy:

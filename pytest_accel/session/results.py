@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 
 from pytest_accel.report.columns import METRICS_IN_COLUMNS
+from pytest_accel.report.history import recurring
 from pytest_accel.report.terminal import (
     frozen_text,
     host_bound,
     line_of,
     platform_text,
+    slow_runs,
     unsteady,
     vanished_text,
 )
@@ -97,6 +99,13 @@ def _notes(case: Case) -> Iterator[str]:
         yield unsteady(now.run.warmup_s)
     if case.verdict is not None and (pace := host_bound(case.verdict, now.run, case.comparable_runs())):
         yield pace
+    if case.outcome is not Outcome.UNSTABLE and case.verdict and case.verdict.slow_group:
+        yield (
+            f"{slow_runs(case.verdict)}, which the others do not confirm: a throttled process, or a slow mode that is "
+            "seldom. The history counts it."
+        )
+    if often := recurring(case.slow_sessions):
+        yield often
     if case.scaling and case.scaling.superlinear:
         few, speedup = case.scaling.against, case.scaling.speedup
         yield (

@@ -7,17 +7,19 @@ import signal
 import threading
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from functools import cache
+from typing import TYPE_CHECKING
 
 import pytest
 from _pytest.runner import runtestprotocol  # as re-running plugins do; there is no public function
 
 from pytest_accel.markers import CATALOGUE, DEVICE_FIXTURE, GROUP_FIXTURE, is_benchmark, takes
 from pytest_accel.measure.locks import LockedError
-from pytest_accel.options import SETTINGS, Settings, baselines_root, data_root, settings_of
+from pytest_accel.options import SETTINGS, Settings, baselines_root, data_root, history_file, settings_of
 from pytest_accel.platforms.catalogue import PlatformName
+from pytest_accel.report.history import SLOW_BEFORE, SLOW_OF
 from pytest_accel.report.terminal import line_text, vanished_text
 from pytest_accel.report.verdicts import VERDICTS
 from pytest_accel.session.accel import CALL_MEASURE, MEASUREMENT, MEASURING_OFF, SESSION_ID
@@ -52,6 +54,11 @@ from pytest_accel.stats.measurement import Measurement
 from pytest_accel.stats.results import ReportLine
 from pytest_accel.storage.baselines import BaselineError, BaselineStore, runs_of_platform
 
+if TYPE_CHECKING:  # SQLite is loaded only where it is needed
+    from pytest_accel.storage.history import Point
+
+_SESSIONS = SLOW_OF + SLOW_BEFORE - 1  # of the history, beside this one
+_HISTORY_WAIT_S = 1.0  # for a writer: what the history adds is not worth more
 # Options that need pytest's own process: a worker has neither its terminal nor its input.
 DEBUGGING_OPTIONS = ("usepdb", "trace", "setupshow", "setuponly", "setupplan")
 NOTHING_MEASURED = "--accel-require: this session measured nothing; a gate that measured nothing is not green"
@@ -279,6 +286,7 @@ class BenchmarkSession:
         measurement = case.item.stash.get(MEASUREMENT, None)
         if measurement is not None:
             case.add(measurement)
+            case.past = self.past_of(case)
             case.judge()
             if not case.undecided:
                 self.finisher.apply(case, report)
@@ -289,6 +297,17 @@ class BenchmarkSession:
                 "or take accel_device where only the device is needed",
                 case.item,
             )
+
+    def past_of(self, case: Case) -> tuple[Point, ...]:
+        """Return the newest sessions of a benchmark; none where the history cannot be read, which its writer reports."""
+        path = history_file(self.settings, self.config.rootpath)
+        if path is None or not path.is_file() or not case.comparable_runs():
+            return ()
+        from pytest_accel.storage.history import History, HistoryError
+
+        with suppress(HistoryError):
+            return History(path, lock_timeout_s=_HISTORY_WAIT_S).series(case.key, case.disk_name, _SESSIONS)
+        return ()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:

@@ -33,6 +33,10 @@ PRIOR_BENCHMARKS = 4  # fewer do not show how much benchmarks differ
 PRIOR_RUNS = 3  # fewer do not show the variance of a benchmark
 PRIOR_NOISE_RANGE = (0.003, 0.03)
 PRIOR_DEGREES_RANGE = (2.0, 6.0)
+# Below this tolerance a throttled run (from 3 % on) exceeds what should be caught, and two in turn are no rare event: the
+# second run decides nothing. The levels after it leave 80 % of losses of 2 % at a noise of .4 % (docs/decisions/0017).
+NARROW_TOLERANCE = 0.03
+NARROW_ALPHA = (0.0, 0.0, 0.015, 0.04, 0.15)
 CONFLICT = 4.0  # times the prior's variance: such a benchmark keeps the default
 
 
@@ -48,13 +52,20 @@ class NoisePrior:
     benchmarks: int = 0  # that it was estimated from; 0: the default
 
     def applied(self, policy: Policy, runs: Sequence[RunSummary]) -> Policy:
-        """Return the policy for a benchmark with these stored runs; unchanged where they contradict the prior.
+        """Return the policy for a benchmark with these stored runs; its noise stays where they contradict the prior.
 
         A prior learned from quiet benchmarks would make false alarms on a noisy one.
         """
+        if self.benchmarks and policy.tolerance < NARROW_TOLERANCE and policy.max_repeats > 2:
+            policy = replace(policy, alpha=NARROW_ALPHA)
         if len(runs) >= PRIOR_RUNS and _own_variance(runs) > CONFLICT * self.noise**2:
             return policy
-        return replace(policy, prior_noise=self.noise, prior_degrees_of_freedom=self.degrees_of_freedom)
+        return replace(
+            policy,
+            prior_noise=self.noise,
+            prior_degrees_of_freedom=self.degrees_of_freedom,
+            cap_floor=min(policy.cap_floor, self.noise),
+        )
 
 
 DEFAULT_PRIOR = NoisePrior()

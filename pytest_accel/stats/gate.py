@@ -23,6 +23,7 @@ class Outcome(Enum):
     """Verdicts of the gate; report/verdicts.py holds the word, effect and explanation of each."""
 
     REGRESSED = "regressed"  # worse by more than half the tolerance, beyond noise, in all of two runs or more
+    UNSTABLE = "unstable"  # some runs are slower by more than the tolerance, the others are not; the baseline's agree
     OK = "ok"  # worse by less than the tolerance
     IMPROVED = "improved"  # better by more than half the tolerance, beyond noise
     INCONCLUSIVE = "inconclusive"  # undecided after all repeats: too much noise, or runs that disagree
@@ -31,6 +32,9 @@ class Outcome(Enum):
     STALE_BASELINE = "stale-baseline"  # the stored runs are of another configuration or machine
     DOES_NOT_FIT = "does-not-fit"  # its batch is larger than the device's memory
     VANISHED = "vanished"  # stored in the baseline, and not found
+
+
+LOSSES = frozenset({Outcome.REGRESSED, Outcome.UNSTABLE})  # that the gate is sure of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +46,9 @@ class Policy:
 
     tolerance: float = 0.05  # tolerated loss of throughput; a loss of this size should be caught
     max_repeats: int = 5  # runs of the candidate, the first included
+    least_runs: int = (
+        1  # before ok ends the repeats; more where the history gives reason to doubt a single run
+    )
     # One-sided levels of `regressed` after repeat 1, 2, ...; 0 is never: a single run may be throttled.
     alpha: tuple[float, ...] = (0.0, 0.005, 0.01, 0.02, 0.05)
     beta: tuple[float, ...] = (0.02, 0.02, 0.03, 0.05, 0.10)  # the same for `ok`
@@ -56,6 +63,8 @@ class Policy:
     # Throttled processes are slow, hardly ever fast: the fast side bounds how far slow runs count.
     cap_reach: float = 2.0
     cap_floor: float = 0.01  # least distance of the cap from the median, of ln(step time)
+    # A loss that throttling reaches: beyond it two slow runs among others are a mode of the code, below it three.
+    deepest_throttle: float = 0.10
 
     def __post_init__(self) -> None:
         if not 0 < self.tolerance < 1:
@@ -96,6 +105,16 @@ class StepTime:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SlowGroup:
+    """Runs of the candidate that are slow while its others are not, as losses of throughput against the baseline."""
+
+    runs: int
+    loss: float  # of their centre
+    least_loss: float  # of the fastest of them
+    others_loss: float  # of the centre of the other runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """Verdict on the throughput or on one gated metric of a benchmark.
 
@@ -120,6 +139,7 @@ class Verdict:
     reason: str = ""  # for outcomes that are not statistical
     of: str = THROUGHPUT  # or the name of a metric
     common: float = 0.0  # loss that all benchmarks of the platform share, removed before judging
+    slow_group: SlowGroup | None = None  # where the runs fall into two groups, which the baseline's do not
 
     @property
     def was_judged(self) -> bool:
@@ -173,7 +193,7 @@ def judge(
     """
     runs, repeats, sessions = len(baseline), len(candidate), count_sessions(baseline)
     policy, scale = resolve_policy(policy, lambda each: pooled_scale(baseline, candidate, each))
-    before = centre(summaries(baseline))
+    before = baseline_centre(baseline, policy) if noise_only_slows else centre(summaries(baseline))
     difference = Difference(
         d=centre(summaries(candidate)) - before,
         se=scale.noise * unit_standard_error(runs, sessions, repeats, policy),
@@ -181,7 +201,9 @@ def judge(
         repeat=repeats,
         least_lost=fastest(candidate, policy) - before if noise_only_slows else math.inf,
     )
-    outcome = decide(difference, policy)
+    group = find_slow_group(baseline, candidate, policy) if noise_only_slows else None
+    outcome = unstable_or(decide(difference, policy), group, policy)
+    wanted = is_open(outcome, difference, policy) or is_unconfirmed(outcome, group, repeats, policy)
     return Verdict(
         outcome=outcome,
         tolerance=policy.tolerance,
@@ -190,7 +212,8 @@ def judge(
         resolution=loss(scale.noise * resolution_factor(runs, sessions, policy)),
         runs=repeats,
         baseline_runs=runs,
-        wants_another_run=repeats < policy.max_repeats and is_open(outcome, difference, policy),
+        wants_another_run=repeats < policy.max_repeats and wanted,
+        slow_group=group,
     )
 
 
@@ -216,6 +239,51 @@ def is_open(outcome: Outcome, difference: Difference, policy: Policy) -> bool:
     """
     first_and_faster = outcome is Outcome.OK and difference.repeat == 1 and is_faster(difference, policy)
     return outcome is Outcome.INCONCLUSIVE or first_and_faster
+
+
+def find_slow_group(
+    baseline: Sequence[RunSummary], candidate: Sequence[RunSummary], policy: Policy
+) -> SlowGroup | None:
+    """Return the candidate's slow runs where they stand apart from its others; None where they do not.
+
+    A slow run lost more than the tolerance, of which the baseline's noise is half at most: five runs of a machine that is noisier
+    miss its slow ones. The groups are apart if the gap below the slow runs is wider than the others and the baseline's runs
+    together: a wide spread has no groups.
+    """
+    policy, scale = resolve_policy(policy, lambda each: scale_of(baseline, each))
+    if scale.noise > policy.delta / 2:
+        return None
+    before = baseline_centre(baseline, policy)
+    lost, stored = ([y - before for y in sorted(summaries(runs))] for runs in (candidate, baseline))
+    for count in range(1, len(lost)):
+        others, slow = lost[:count], lost[count:]
+        low, high = min(lost[0], stored[0]), max(others[-1], stored[-1])
+        if slow[0] > policy.delta and slow[0] - high > high - low:
+            return SlowGroup(
+                runs=len(slow),
+                loss=loss(centre(slow)),
+                least_loss=loss(slow[0]),
+                others_loss=loss(centre(others)),
+            )
+    return None
+
+
+def unstable_or(outcome: Outcome, group: SlowGroup | None, policy: Policy) -> Outcome:
+    """Return UNSTABLE where the slow runs are too many for chance, else the outcome.
+
+    Throttling makes two of five runs slow by chance, three hardly ever, and none by more than its own depth.
+    """
+    if group is None or outcome is Outcome.REGRESSED:
+        return outcome
+    enough = 2 if group.least_loss > policy.deepest_throttle else 3
+    return Outcome.UNSTABLE if group.runs >= enough else outcome
+
+
+def is_unconfirmed(outcome: Outcome, group: SlowGroup | None, repeats: int, policy: Policy) -> bool:
+    """Return whether ok needs another run: one was slower than throttling makes it, or a single run is doubted."""
+    if outcome not in {Outcome.OK, Outcome.IMPROVED}:
+        return False
+    return repeats < policy.least_runs or (group is not None and group.least_loss > policy.deepest_throttle)
 
 
 def is_faster(difference: Difference, policy: Policy) -> bool:
@@ -268,6 +336,14 @@ def fastest(candidate: Sequence[RunSummary], policy: Policy) -> float:
 def centre(values: Sequence[float]) -> float:
     """Return the Hodges-Lehmann estimate: the median of all pairwise averages, self-pairs included."""
     return median((a + b) / 2 for a, b in combinations_with_replacement(values, 2))
+
+
+def baseline_centre(baseline: Sequence[RunSummary], policy: Policy) -> float:
+    """Return the centre of a baseline, slow runs capped: two throttled runs of five would move it half their way.
+
+    The cap is at twice the noise at least: any lower, it would make baselines of three runs faster than they are.
+    """
+    return centre(capped(summaries(baseline), replace(policy, cap_floor=2 * policy.prior_noise)))
 
 
 def capped(values: Sequence[float], policy: Policy) -> list[float]:
@@ -365,6 +441,11 @@ def resolution_factor(runs: int, sessions: int, policy: Policy) -> float:
 def loss(d: float) -> float:
     """Return a difference of ln(step time) as a loss of throughput, 1 - exp(-d)."""
     return -math.expm1(min(-d, 700.0))  # a speedup of e^700 is a broken clock, and must not overflow
+
+
+def slowest_loss(logs: Sequence[float], lost: float) -> float:
+    """Return the loss of the slowest of runs whose centre lost `lost`."""
+    return 1 - (1 - lost) * math.exp(centre(logs) - max(logs))
 
 
 def count_sessions(runs: Sequence[RunSummary]) -> int:

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 
 from pytest_accel.stats.gate import (
+    LOSSES,
     THROUGHPUT,
     Estimate,
     Outcome,
     Policy,
     Verdict,
+    baseline_centre,
     centre,
     judge,
     loss,
@@ -40,7 +42,7 @@ class ShiftMember:
 
     @property
     def d(self) -> float:
-        return centre(summaries(self.runs)) - centre(summaries(self.baseline))
+        return centre(summaries(self.runs)) - baseline_centre(self.baseline, Policy())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,20 +277,20 @@ def judge_anchor(anchor: Sequence[Run], candidate: Sequence[Run], c: float, poli
 
 
 def worst(throughput: Verdict, metrics: Sequence[Verdict]) -> Outcome:
-    """Return the outcome of all: regressed if any is, else inconclusive if any is, else that of the throughput.
+    """Return the outcome of all: regressed if any is, else unstable, else inconclusive, else that of the throughput.
 
     A metric alone improves nothing, and one without a baseline decides nothing.
     """
     outcomes = [throughput.outcome, *(verdict.outcome for verdict in metrics)]
-    for outcome in (Outcome.REGRESSED, Outcome.INCONCLUSIVE):
+    for outcome in (Outcome.REGRESSED, Outcome.UNSTABLE, Outcome.INCONCLUSIVE):
         if outcome in outcomes:
             return outcome
     return throughput.outcome
 
 
 def want_another_run(throughput: Verdict, metrics: Sequence[Verdict]) -> bool:
-    """Return whether another run could decide anything; a regression ends all repeats."""
-    if worst(throughput, metrics) is Outcome.REGRESSED:
+    """Return whether another run could decide anything; a failure ends all repeats."""
+    if worst(throughput, metrics) in LOSSES:
         return False
     return any(verdict.wants_another_run for verdict in (throughput, *metrics))
 

@@ -24,8 +24,10 @@ from pytest_accel.stats.gate import (
     capped,
     centre,
     decide,
+    find_slow_group,
     inflation,
     is_open,
+    is_unconfirmed,
     levels,
     loss,
     pooled,
@@ -33,6 +35,7 @@ from pytest_accel.stats.gate import (
     sum_of_squares,
     summaries,
     t_quantile,
+    unstable_or,
 )
 from pytest_accel.stats.quantities import counted
 from pytest_accel.stats.results import Ending, Result, SessionResults, Status, describe_loss_change
@@ -97,7 +100,9 @@ def judge_pairs(
         degrees_of_freedom=scale.degrees_of_freedom,
         repeat=max(1, sum(at <= blocks for at in schedule)),
     )
-    outcome = decide(difference, policy)
+    group = find_slow_group(old, new, policy)
+    outcome = unstable_or(decide(difference, policy), group, policy)
+    wanted = is_open(outcome, difference, policy) or is_unconfirmed(outcome, group, len(new), policy)
     is_last = blocks >= schedule[-1]
     return Verdict(
         outcome=outcome,
@@ -107,7 +112,8 @@ def judge_pairs(
         resolution=loss(scale.noise * resolution_factor(max_blocks, policy)),
         runs=len(new),
         baseline_runs=len(old),
-        wants_another_run=not is_last and (blocks not in schedule or is_open(outcome, difference, policy)),
+        wants_another_run=not is_last and (blocks not in schedule or wanted),
+        slow_group=group,
     )
 
 

@@ -20,7 +20,7 @@ from pytest_accel.stats.baseline_quality import (
 )
 from pytest_accel.stats.comparison import is_stored, slowed_text, was_slowed, why_unusable
 from pytest_accel.stats.environment import describe, diff_identity
-from pytest_accel.stats.gate import Outcome, Policy
+from pytest_accel.stats.gate import LOSSES, Outcome, Policy
 from pytest_accel.stats.quantities import counted, percent, printable
 from pytest_accel.stats.results import Result, SessionResults
 from pytest_accel.stats.run import Run, node_id_of
@@ -128,12 +128,9 @@ def _check_fit(key: str, result: Result, stored: Sequence[Run]) -> None:
         raise ValueError(
             f"it was slowed on purpose ({slowed_text(slowed)}). Measure without --accel-slowdown."
         )
-    regressed = any(verdict.outcome is Outcome.REGRESSED for verdict in result.verdicts)
-    outcome = Outcome.REGRESSED if regressed else result.measured_as
-    if outcome in (
-        Outcome.REGRESSED,
-        Outcome.IMPROVED,
-    ):  # chosen by a verdict: the slow ones, or the fast ones
+    lost = next((verdict.outcome for verdict in result.verdicts if verdict.outcome in LOSSES), None)
+    outcome = lost or result.measured_as
+    if outcome in (*LOSSES, Outcome.IMPROVED):  # chosen by a verdict: the slow ones, or the fast ones
         raise ValueError(
             f"these runs were found {outcome.value}, and a baseline moves only to fresh ones. Measure them: "
             f'pytest {shlex.quote(node_id_of(key))} -m {result.platform} --accel-update --accel-reason "..."'

@@ -23,7 +23,7 @@ from typing import TypeVar
 from pytest_accel.stats.changepoints import MIN_VALUES, SEASON, ChangePoint, change_points
 from pytest_accel.stats.comparison import was_slowed, why_unusable
 from pytest_accel.stats.environment import fingerprint
-from pytest_accel.stats.gate import centre
+from pytest_accel.stats.gate import Policy, centre, slowest_loss
 from pytest_accel.stats.metric_gates import total_slowdown
 from pytest_accel.stats.results import Result, SessionResults
 from pytest_accel.stats.run import LONGEST_STEP_S, SHORTEST_STEP_S
@@ -95,6 +95,7 @@ class Point:
     unit: str
     environment: str  # its key in the session's document
     configuration: str  # a fingerprint: equal where the same thing was measured
+    tolerance: float | None = None  # of that day; None: of a version that did not store it
 
     def __post_init__(self) -> None:
         if not self.work_per_step > 0:
@@ -110,6 +111,18 @@ class Point:
     @property
     def throughput(self) -> float:
         return self.work_per_step / self.step_time_s
+
+    @property
+    def slowest_loss(self) -> float:
+        """Of its slowest run, against the baseline of that day; 0 where nothing was compared."""
+        if self.loss is None or not self.step_times_s:
+            return 0.0
+        return slowest_loss([math.log(each) for each in self.step_times_s], self.loss)
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether any of its runs lost more than the tolerance, whatever its verdict."""
+        return self.slowest_loss > (self.tolerance or Policy().tolerance)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -367,6 +380,7 @@ def _point(session: SessionResults, result: Result) -> str:
         unit=result.unit,
         environment=result.environment,
         configuration=fingerprint(measured_thing),
+        tolerance=result.tolerance,
     )
     return json.dumps(encode(point))
 

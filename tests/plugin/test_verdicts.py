@@ -399,3 +399,31 @@ def test_loss_of_all_benchmarks_is_one_failure_of_the_platform(bench):
     assert step["verdicts"][0]["common"] == pytest.approx(0.09, abs=0.01)
     assert "that all on this platform lost" in step["text"]
     assert "slower together" in bench.path("out.md").read_text()
+
+
+def test_mode_of_every_other_process_is_unstable_and_a_fast_run_after_it_is_repeated(bench):
+    bench.virtual_clock()
+    bench.write(
+        """
+        from pathlib import Path
+
+        def test_mode(accel, clock):
+            runs = Path(__file__).with_name("runs")
+            number = len(runs.read_text()) if runs.exists() else 0
+            runs.write_text("." * (number + 1))
+            clock.step_s = 0.001 if number % 2 else 0.0016
+            measure(accel, clock.step)
+        """
+    )
+    bench.virtual_baseline(test_mode=0.001)
+    first = bench.run()
+    assert first.ret == pytest.ExitCode.TESTS_FAILED
+    first.stdout.fnmatch_lines(
+        [
+            "UNSTABLE  test_mode (*): 2 of 3 runs 37.? % slower, the others * (tolerance 5.0 %) vs 3 baseline runs"
+        ]
+    )
+    second = bench.run()  # its first run is fast, and the history doubts it
+    assert second.ret == pytest.ExitCode.TESTS_FAILED
+    second.stdout.fnmatch_lines(["UNSTABLE  test_mode (*): 2 of 4 runs *"])
+    assert bench.run("--accel-history=off").ret == pytest.ExitCode.OK  # a fast first run, by luck

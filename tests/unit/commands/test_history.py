@@ -12,6 +12,7 @@ from datetime import timedelta
 import pytest
 
 from pytest_accel import cli
+from pytest_accel.stats.gate import Estimate, Outcome, Verdict
 from pytest_accel.stats.results import SessionResults
 from pytest_accel.storage.history import History
 from pytest_accel.storage.results import write_results
@@ -120,6 +121,25 @@ class TestChanges:
         assert "slower since" in ask("--changes", status=0)
         assert "slower since" in ask("--changes", "--fail", status=1)
         ask("--changes", "--fail", "swin_t")
+
+
+class TestSlowRuns:
+    def test_new_and_frequent_ones_are_said_beside_the_series_and_with_the_changes(self, ask, project):
+        for number in range(24, 30):
+            session = night(number, slower_from=15)
+            fast, *rest = session.results
+            slow = 1.6 if number in (25, 27, 29) else 1.0
+            run = replace(fast.runs[0], rounds_s=tuple(slow * each for each in fast.runs[0].rounds_s))
+            runs = (run, *fast.runs[1:], *(replace(each, metrics={}) for each in fast.runs))
+            verdict = Verdict(
+                outcome=Outcome.OK, tolerance=0.05, slowdown=Estimate(point=0.0, low=0.0, high=0.0)
+            )
+            changed = replace(fast, runs=runs, verdicts=(verdict,), status=Outcome.OK)
+            History(project / ".accel" / "history.sqlite").append(replace(session, results=(changed, *rest)))
+        said = "slow runs in 3 of the last 6 sessions, in none of the 12 before"
+        assert said in ask("resnet50")
+        assert said in ask("--changes")
+        assert said not in ask("swin_t")
 
 
 class TestKeeping:

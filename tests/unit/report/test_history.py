@@ -10,6 +10,7 @@ from pytest_accel.report.history import (
     BLOCKS,
     WIDTH,
     overview,
+    recurring,
     series_table,
     series_title,
     shifts,
@@ -109,3 +110,20 @@ class TestText:
         for line in (*overview(series_title(evil, evil), bad), *series_table(bad)):
             assert line.isprintable()
         assert not series_title("::error::x", "k").startswith("::")
+
+
+@pytest.mark.parametrize(
+    ("nights", "said"),
+    [
+        ("." * 12 + "..x.xx", "slow runs in 3 of the last 6 sessions, in none of the 12 before"),
+        ("x" + "." * 12 + "x..xxx", "slow runs in 4 of the last 6 sessions, in none of the 12 before"),
+        ("." * 6 + "xxx...", "in none of the 6 before"),
+        ("." * 12 + "...x.x", ""),
+        ("." * 11 + "x" + "xxxxxx", ""),  # nothing new
+        ("." * 5 + "xxx...", ""),  # too short to call it new
+    ],
+)
+def test_slow_runs_that_are_new_and_frequent_are_counted(nights, said):
+    text = recurring([each == "x" for each in nights])
+    assert said in text
+    assert bool(said) == bool(text)

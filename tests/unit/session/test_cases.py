@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_accel.session.results import lines_of
 from pytest_accel.stats.baseline_quality import DEFAULT_PRIOR, NoisePrior
-from pytest_accel.stats.gate import Policy
+from pytest_accel.stats.gate import Outcome, Policy
+from pytest_accel.storage.history import Point
 from tests.support.measured import make_case
-from tests.support.stored import baseline, runs
+from tests.support.stored import H200, UPGRADED, baseline, runs
 
 QUIET = NoisePrior(noise=0.004, degrees_of_freedom=6.0, benchmarks=20)
 
@@ -49,3 +51,58 @@ def test_metric_without_tolerance_takes_that_of_noisy_throughput(tmp_path, store
     assert case.gates == {"energy_j": tolerated, "accuracy": 0.02}
     case.judge()
     assert case.metric_verdicts[0].tolerance == tolerated
+
+
+def night(loss: float, *step_times_s: float, environment: str = H200.key) -> Point:
+    return Point(
+        session="s",
+        at="2026-03-01T02:00:00+00:00",
+        host="",
+        revision="",
+        status="ok",
+        loss=loss,
+        step_times_s=step_times_s or (0.01,),
+        work_per_step=256.0,
+        unit="images",
+        environment=environment,
+        configuration="c",
+        tolerance=0.05,
+    )
+
+
+FINE, LONE = night(0.0), night(0.0, 0.016, 0.01, 0.01, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("stored_in", "past", "least"),
+    [
+        (H200, (), 1),  # no history
+        (H200, (FINE,) * 9, 1),
+        (H200, (FINE, LONE, *(FINE,) * 5), 2),  # a slow run, though its verdict was ok
+        (H200, (LONE, *(FINE,) * 6), 1),  # long ago
+        (H200, (night(0.0, 0.0107, 0.01, 0.01),), 1),  # no slower than throttling makes it
+        (UPGRADED, (night(0.0, environment=UPGRADED.key),) * 9, 2),  # another environment than the baseline's
+        (UPGRADED, (FINE,) * 9, 1),  # and known for days
+    ],
+)
+def test_single_ok_run_is_doubted_after_a_slow_one_and_in_a_new_environment(tmp_path, stored_in, past, least):
+    baseline(tmp_path, stored=runs(environment=stored_in), environments=(stored_in,))
+    case = make_case(tmp_path, runs=runs(1, session="now"))
+    case.past = past
+    assert case.policy.least_runs == least
+    assert case.plain_policy.least_runs == 1  # metrics have no such mode
+
+
+def test_slow_run_that_was_not_confirmed_is_noted_and_counted(tmp_path):
+    baseline(tmp_path, stored=runs())
+    fast = runs(4, session="now")
+    (slow,) = runs(1, session="now", step_s=0.016)
+    case = make_case(tmp_path, runs=[slow, *fast])
+    case.past = (*(FINE,) * 14, LONE, FINE, LONE)
+    case.judge()
+    assert case.outcome is Outcome.OK
+    notes = [line.text for line in lines_of(case) if line.status is None]
+    assert [note.partition(",")[0] for note in notes] == [
+        "1 of 5 runs 37.5 % slower",
+        "slow runs in 3 of the last 6 sessions",
+    ]

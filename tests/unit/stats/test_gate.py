@@ -11,6 +11,7 @@ from pytest_accel.stats.gate import (
     Difference,
     Outcome,
     Policy,
+    baseline_centre,
     capped,
     centre,
     decide,
@@ -294,10 +295,12 @@ def test_first_repeat_never_regresses_and_never_improves(comparison):
 
 
 @pytest.mark.parametrize("quick", [-0.01, 0.0, DELTA / 2 - 1e-6])
-def test_one_run_that_lost_no_more_than_should_pass_leaves_it_open(quick):
-    """A machine of two speeds: the slow runs are the machine's, or the quick one is; no more runs, no verdict."""
+def test_one_run_that_lost_no_more_than_should_pass_makes_it_no_regression(quick):
+    """A machine of two speeds: the baseline shows which of them is new."""
     verdict = judge(nights(*[0.0] * 10), tonight(0.3, 0.3, quick, 0.3, 0.3), POLICY)
-    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert verdict.outcome is Outcome.UNSTABLE
+    known = judge(nights(*[0.0] * 9, 0.3), tonight(0.3, 0.3, quick, 0.3, 0.3), POLICY)
+    assert known.outcome is Outcome.INCONCLUSIVE
     assert verdict.slowdown.low <= loss(quick) + FLOAT_NOISE
     assert judge(nights(*[0.0] * 10), tonight(*[0.3] * 5), POLICY).outcome is Outcome.REGRESSED
 
@@ -306,7 +309,7 @@ def test_of_many_runs_some_may_be_quick():
     """Compared are all runs that a file has: among thirty one is quick by chance."""
     many = [*[0.3] * 28, 0.0, 0.0]
     assert judge(nights(*[0.0] * 10), tonight(*many), POLICY).outcome is Outcome.REGRESSED
-    assert judge(nights(*[0.0] * 10), tonight(*[0.0] * 6, *many), POLICY).outcome is Outcome.INCONCLUSIVE
+    assert judge(nights(*[0.0] * 10), tonight(*[0.0] * 6, *many), POLICY).outcome is Outcome.UNSTABLE
     places = {
         repeats: fastest(tonight(*(each / 10 for each in range(repeats))), POLICY)
         for repeats in (1, 5, 6, 10, 11, 40)
@@ -315,7 +318,7 @@ def test_of_many_runs_some_may_be_quick():
 
 
 def test_where_noise_has_two_sides_one_quick_run_says_nothing():
-    runs = nights(*[0.0] * 10), tonight(0.06, 0.06, 0.02, 0.06, 0.06)
+    runs = nights(-0.021, *[0.0] * 8, 0.02), tonight(0.06, 0.06, 0.02, 0.06, 0.06)
     assert judge(*runs, POLICY).outcome is Outcome.INCONCLUSIVE
     assert judge(*runs, POLICY, noise_only_slows=False).outcome is Outcome.REGRESSED
 
@@ -324,7 +327,7 @@ def test_where_noise_has_two_sides_one_quick_run_says_nothing():
 def test_what_regressed_lost_more_than_should_pass_in_every_run(comparison):
     baseline, candidate = comparison
     verdict = judge(baseline, candidate, POLICY)
-    lost = fastest(candidate, POLICY) - centre([run.summary for run in baseline])
+    lost = fastest(candidate, POLICY) - baseline_centre(baseline, POLICY)
     assert verdict.slowdown.low <= loss(lost) + FLOAT_NOISE
     if verdict.outcome is Outcome.REGRESSED:
         assert lost > DELTA / 2
@@ -335,7 +338,13 @@ def test_what_regressed_lost_more_than_should_pass_in_every_run(comparison):
 def test_slowing_the_whole_candidate_keeps_it_regressed(comparison, slowing):
     """The precise form: d moves, and nothing else does, so no verdict moves towards the fast side."""
     baseline, candidate = comparison
-    rank = [Outcome.IMPROVED, Outcome.OK, Outcome.INCONCLUSIVE, Outcome.REGRESSED].index
+    rank = [
+        Outcome.IMPROVED,
+        Outcome.OK,
+        Outcome.INCONCLUSIVE,
+        Outcome.UNSTABLE,
+        Outcome.REGRESSED,
+    ].index
     before = judge(baseline, candidate, POLICY).outcome
     after = judge(baseline, scaled(candidate, math.exp(slowing)), POLICY).outcome
     if slowing > FLOAT_NOISE or not is_borderline(baseline, candidate):
@@ -398,11 +407,64 @@ def test_another_run_is_wanted_only_while_open_and_below_the_last_repeat(compari
     verdict = judge(*comparison, POLICY)
     is_open = verdict.outcome is Outcome.INCONCLUSIVE
     surely_faster = verdict.outcome is Outcome.OK and verdict.runs == 1 and verdict.slowdown.high < 0
+    unconfirmed = verdict.slow_group is not None and verdict.slow_group.least_loss > 0.1
     if verdict.wants_another_run:
-        assert is_open or surely_faster
+        assert is_open or surely_faster or unconfirmed
         assert verdict.runs < 5
     else:
         assert not is_open or verdict.runs == 5
+
+
+# --- two groups of runs ---------------------------------------------------------------------------
+
+QUIET = nights(0.002, -0.003, 0.0, 0.004, -0.002)
+MODE = math.log(1.6)
+
+
+@pytest.mark.parametrize(
+    ("baseline", "candidate", "expected"),
+    [
+        (QUIET, (MODE, 0.0, MODE), Outcome.UNSTABLE),
+        (
+            nights(*map(math.log, (2.56, 2.55, 2.58, 2.57, 2.54))),
+            map(math.log, (4.04, 2.57, 2.54, 2.58, 4.16)),
+            Outcome.UNSTABLE,
+        ),
+        (QUIET, (MODE, 0.02, 0.025, MODE, 0.02), Outcome.UNSTABLE),  # beside a loss of all
+        (QUIET, (MODE, MODE), Outcome.REGRESSED),  # all slow
+        (QUIET, (MODE, 0.0, 0.001, 0.0, 0.002), Outcome.OK),  # one alone
+        (
+            nights(0.0, 0.001, 0.0, -0.001, MODE),
+            (MODE, 0.0, MODE, 0.0, MODE),
+            Outcome.INCONCLUSIVE,
+        ),  # the baseline shows it
+        (QUIET, (0.08, 0.0, 0.07, 0.0, 0.001), Outcome.OK),  # as deep as throttling: chance
+        (QUIET, (0.08, 0.0, 0.07, 0.0, 0.08), Outcome.UNSTABLE),  # three are none
+        (
+            nights(0.0, 0.04, -0.05, 0.06, -0.03),
+            (0.15, 0.0, 0.17, 0.06, 0.10),
+            Outcome.INCONCLUSIVE,
+        ),  # a spread
+    ],
+)
+def test_runs_in_two_groups_that_the_baseline_does_not_show_are_unstable(baseline, candidate, expected):
+    assert judge(baseline, tonight(*candidate), POLICY).outcome is expected
+
+
+def test_slow_run_is_followed_to_the_last_repeat_and_kept_in_the_verdict():
+    runs = tonight(MODE, 0.0, 0.001, 0.0, 0.002)
+    wanted = [judge(QUIET, runs[:count], POLICY).wants_another_run for count in range(1, 6)]
+    assert wanted == [True, True, True, True, False]
+    group = judge(QUIET, runs, POLICY).slow_group
+    assert group is not None
+    assert (group.runs, group.loss) == (1, pytest.approx(1 - 1 / 1.6, abs=0.01))
+
+
+def test_doubted_benchmark_is_ok_only_after_a_second_run():
+    doubting = Policy(least_runs=2)
+    assert judge(QUIET, tonight(0.0), doubting).wants_another_run
+    assert not judge(QUIET, tonight(0.0, 0.001), doubting).wants_another_run
+    assert not judge(QUIET, tonight(0.0), Policy(least_runs=2, max_repeats=1)).wants_another_run
 
 
 # --- intervals ------------------------------------------------------------------------------------

@@ -64,6 +64,14 @@ def shifted(runs: list[Run], by: float) -> list[Run]:
     return [run(each.summary + by) for each in runs]
 
 
+def test_pairs_of_which_some_are_slow_by_a_factor_are_unstable():
+    old, new = play(5, noise=0.003)
+    slow = [run(each.summary + math.log(1.6) * (number in (1, 7))) for number, each in enumerate(new)]
+    verdict = judge_pairs(old, slow)
+    assert verdict.outcome is Outcome.UNSTABLE
+    assert not verdict.wants_another_run
+
+
 # --- the schedule ---------------------------------------------------------------------------------
 
 

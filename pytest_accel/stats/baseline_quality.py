@@ -57,7 +57,7 @@ class NoisePrior:
         A prior learned from quiet benchmarks would make false alarms on a noisy one.
         """
         if self.benchmarks and policy.tolerance < NARROW_TOLERANCE and policy.max_repeats > 2:
-            policy = replace(policy, alpha=NARROW_ALPHA)
+            policy = replace(policy, alpha=NARROW_ALPHA, caps_baseline=True)
         if len(runs) >= PRIOR_RUNS and _own_variance(runs) > CONFLICT * self.noise**2:
             return policy
         return replace(

@@ -63,6 +63,7 @@ class Policy:
     # Throttled processes are slow, hardly ever fast: the fast side bounds how far slow runs count.
     cap_reach: float = 2.0
     cap_floor: float = 0.01  # least distance of the cap from the median, of ln(step time)
+    caps_baseline: bool = False  # for its centre too, below a tolerance of 3 % (docs/decisions/0017)
     # A loss that throttling reaches: beyond it two slow runs among others are a mode of the code, below it three.
     deepest_throttle: float = 0.10
 
@@ -193,7 +194,7 @@ def judge(
     """
     runs, repeats, sessions = len(baseline), len(candidate), count_sessions(baseline)
     policy, scale = resolve_policy(policy, lambda each: pooled_scale(baseline, candidate, each))
-    before = baseline_centre(baseline, policy) if noise_only_slows else centre(summaries(baseline))
+    before = baseline_centre(baseline, policy)
     difference = Difference(
         d=centre(summaries(candidate)) - before,
         se=scale.noise * unit_standard_error(runs, sessions, repeats, policy),
@@ -339,11 +340,15 @@ def centre(values: Sequence[float]) -> float:
 
 
 def baseline_centre(baseline: Sequence[RunSummary], policy: Policy) -> float:
-    """Return the centre of a baseline, slow runs capped: two throttled runs of five would move it half their way.
+    """Return the centre of a baseline; where the policy says so, slow runs count up to a cap.
 
-    The cap is at twice the noise at least: any lower, it would make baselines of three runs faster than they are.
+    Two throttled runs of five would move it half their way. The cap is at twice the noise at least: any lower, it would make
+    baselines of three runs faster than they are.
     """
-    return centre(capped(summaries(baseline), replace(policy, cap_floor=2 * policy.prior_noise)))
+    stored = summaries(baseline)
+    if policy.caps_baseline:
+        stored = capped(stored, replace(policy, cap_floor=2 * policy.prior_noise))
+    return centre(stored)
 
 
 def capped(values: Sequence[float], policy: Policy) -> list[float]:

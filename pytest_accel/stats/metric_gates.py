@@ -15,7 +15,6 @@ from pytest_accel.stats.gate import (
     Outcome,
     Policy,
     Verdict,
-    baseline_centre,
     centre,
     judge,
     loss,
@@ -42,7 +41,7 @@ class ShiftMember:
 
     @property
     def d(self) -> float:
-        return centre(summaries(self.runs)) - baseline_centre(self.baseline, Policy())
+        return centre(summaries(self.runs)) - centre(summaries(self.baseline))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -129,7 +129,8 @@ def _check_fit(key: str, result: Result, stored: Sequence[Run]) -> None:
             f"it was slowed on purpose ({slowed_text(slowed)}). Measure without --accel-slowdown."
         )
     regressed = any(verdict.outcome is Outcome.REGRESSED for verdict in result.verdicts)
-    outcome = Outcome.REGRESSED if regressed else result.measured_as
+    gained = result.verdict is not None and result.verdict.outcome is Outcome.IMPROVED  # gated or not
+    outcome = Outcome.REGRESSED if regressed else Outcome.IMPROVED if gained else result.measured_as
     if outcome in (
         Outcome.REGRESSED,
         Outcome.IMPROVED,

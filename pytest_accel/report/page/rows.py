@@ -17,7 +17,7 @@ from pytest_accel.report.verdicts import VERDICTS, deciding, in_order, rank, sho
 from pytest_accel.stats.gate import THROUGHPUT, Outcome, Verdict
 from pytest_accel.stats.metric_gates import is_rate, less_is_better, shown_name
 from pytest_accel.stats.quantities import counted, percent, seconds, si
-from pytest_accel.stats.results import Ending, ReferenceFigure, ReportLine, Result
+from pytest_accel.stats.results import Ending, ReferenceFigure, ReportLine, Result, status_of
 from pytest_accel.stats.run import Run
 
 SortKey: TypeAlias = str | float | None
@@ -76,7 +76,7 @@ def _row(index: int, result: Result, cells: list[PageCell]) -> dict[str, object]
         "platform": result.platform,
         "suite": result.suite,
         "picture": picture(decided),
-        "tone": VERDICTS[decided.outcome].tone if decided else "",  # of the picture, not of the row
+        "tone": VERDICTS[status_of(decided)].tone if decided else "",  # of the picture, not of the row
         "unsteady": not result.steady,
         "cells": cells,
     }

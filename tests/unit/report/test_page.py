@@ -101,6 +101,7 @@ def words(result) -> list[str]:
         ([Outcome.OK, Outcome.OK], 0, "good", "All 2 benchmarks ok"),
         ([Outcome.OK, Ending.SKIPPED], 0, "good", "1 benchmark ok; 1 skipped"),
         ([Ending.RECORDED], 0, "good", "1 benchmark recorded"),
+        ([Outcome.OK, Ending.NOT_GATED], 0, "warn", "None failed; 1 of 2 benchmarks needs attention"),
         ([Outcome.OK, Outcome.REGRESSED], 1, "bad", "1 of 2 benchmarks failed"),
         ([Outcome.OK, Outcome.VANISHED], 0, "warn", "None failed; 1 of 2 benchmarks needs attention"),
         ([Ending.SKIPPED, Ending.SKIPPED], 0, "warn", "Nothing was measured: 2 skipped"),

@@ -216,7 +216,7 @@ def other_roots(cases: Iterable[Case], settings: Settings, root: Path) -> Iterat
     for (other, path), number in found.items():
         yield (
             f"{counted(number, 'benchmark')} without a baseline: {path} holds one, recorded under another root directory "
-            f"than {root}. Add --rootdir={shlex.quote(str(other))}"
+            f"than {root}. Add it: --rootdir={shlex.quote(str(other))}"
         )
 
 

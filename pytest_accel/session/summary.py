@@ -24,7 +24,7 @@ from pytest_accel.session.launcher import LAUNCHER_RANKS
 from pytest_accel.session.references import reference_line
 from pytest_accel.stats.gate import THROUGHPUT, Outcome
 from pytest_accel.stats.metric_gates import shown_name
-from pytest_accel.stats.quantities import counted, percent
+from pytest_accel.stats.quantities import ASSUMED, counted, percent
 from pytest_accel.stats.results import Ending, Result
 
 # Options that the suggested command for recording leaves out.
@@ -75,6 +75,8 @@ def summary_lines(config: pytest.Config, settings: Settings, results: Sequence[R
 
 def _legend(settings: Settings, measured: Sequence[Result]) -> Iterator[str]:
     yield "± is the 95 % interval of run-to-run noise."
+    if any(len(result.runs) == 1 for result in measured):
+        yield f"{ASSUMED}: a single run shows none, so that it is assumed."
     if all_synthetic(measured):
         yield "Data is synthetic."
     if any(result.platform.partition("x")[0] == "cpu" for result in measured):

@@ -150,7 +150,8 @@ def _way_out(verdict: Verdict) -> str:
         remedy = f"no gate holds on it: {_quieten(verdict.of)}"
     else:
         remedy = f"{_quieten(verdict.of)}, or tolerate {percent(resolution, 0)}"
-    return f"noise {percent(noise)} resolves {percent(resolution)} here: {remedy}"
+    ended = ", so that further runs would hardly decide it" if verdict.hopeless else ""
+    return f"noise {percent(noise)} resolves {percent(resolution)} here{ended}: {remedy}"
 
 
 def _quieten(of: str) -> str:

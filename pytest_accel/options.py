@@ -251,7 +251,7 @@ class Settings:
     reports: tuple[str, ...] = _option(  # files, by suffix, relative to where pytest was called
         (),
         _parse_reports,
-        "write a report; its suffix is its format: .html (a page; needs pytest-accel[report]) or .md (Markdown). "
+        "write a report; its suffix is its format: .html (a page; needs jinja2 and plotly) or .md (Markdown). "
         "Repeatable",
         "FILE",
         name="report",

@@ -76,7 +76,7 @@ class Outputs:
         missing = [name for name in ("plotly", "jinja2") if find_spec(name) is None]
         if pages and missing:
             raise pytest.UsageError(
-                f"--accel-report={pages[0]} needs {' and '.join(missing)}: pip install 'pytest-accel[report]'."
+                f"--accel-report={pages[0]} needs {' and '.join(missing)}: pip install {' '.join(missing)}."
             )
         taken: set[Path] = set()
         for option, file in self.settings.output_files:

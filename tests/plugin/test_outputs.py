@@ -218,7 +218,7 @@ class TestFiles:
         monkeypatch.setattr(outputs, "find_spec", lambda name: None if name == missing else name)
         result = bench.run("--accel-report=r.html")
         assert result.ret == pytest.ExitCode.USAGE_ERROR
-        result.stderr.fnmatch_lines([f"*needs {missing}: pip install 'pytest-accel[[]report]'*"])
+        result.stderr.fnmatch_lines([f"*needs {missing}: pip install {missing}."])
 
     def test_file_that_cannot_be_written_fails_the_session_and_loses_no_other(self, bench):
         bench.write(

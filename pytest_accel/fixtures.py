@@ -34,7 +34,7 @@ def _measuring(kind: str, accel: Accel) -> Iterator[Any]:
     if find_spec("torch") is None:
         pytest.fail(
             f"{kind.lower()}: it builds models with torch, which is not installed here. "
-            "pip install 'pytest-accel[suites]', or take an image that has torch; `accel.measure` works without.",
+            "pip install torch torchvision, or take an image that has torch; `accel.measure` works without.",
             pytrace=False,
         )
     from pytest_accel.workloads import measured_step

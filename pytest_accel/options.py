@@ -165,7 +165,7 @@ class Settings:
         in_marker=True,
     )
     inconclusive: Literal["warn", "fail"] = _consequence(
-        "warn", "a benchmark that stays undecided after all repeats"
+        "warn", "a benchmark that stays undecided after all repeats, or whose tolerance is no gate"
     )
     missing_baseline: Literal["warn", "fail"] = _consequence("warn", "a benchmark without a baseline")
     stale_baseline: Literal["warn", "fail"] = _consequence(
@@ -251,7 +251,7 @@ class Settings:
     reports: tuple[str, ...] = _option(  # files, by suffix, relative to where pytest was called
         (),
         _parse_reports,
-        "write a report; its suffix is its format: .html (a page; needs pytest-accel[report]) or .md (Markdown). "
+        "write a report; its suffix is its format: .html (a page; needs jinja2 and plotly) or .md (Markdown). "
         "Repeatable",
         "FILE",
         name="report",
@@ -426,6 +426,26 @@ def data_root(settings: Settings, config: pytest.Config) -> Path | None:
             "Name the one that holds the data sets, or leave it out to measure on synthetic data."
         )
     return root
+
+
+def ignore_values_in_root(config: pytest.Config) -> None:
+    """Keep the values of our options out of pytest's search for the root directory.
+
+    Without an ini file that is the common folder of all words which exist as paths, of `--accel-json ../out/a.json` from the
+    second session on, since pytest searches before it knows the options of plugins. Node ids, and so baselines, would change.
+    """
+    known = config.known_args_namespace
+    ours = any(getattr(known, option.key, None) for option in OPTIONS if option.on_command_line)
+    if not ours or config.inipath is not None or known.rootdir:
+        return
+    called = config.invocation_params.dir
+    paths = [path for each in known.file_or_dir if (path := called / each.partition("::")[0]).exists()]
+    folders = [path if path.is_dir() else path.parent for path in paths] or [called]
+    tests = Path(os.path.commonpath([os.path.normpath(folder) for folder in folders]))
+    common = Path(os.path.commonpath([called, tests]))
+    set_up = (folder for folder in (tests, *tests.parents) if (folder / "setup.py").is_file())
+    root = next(set_up, tests if common == Path(common.anchor) else common)
+    config._rootpath = root  # noqa: SLF001 - nothing public sets it
 
 
 def file_to_write(named: str, config: pytest.Config) -> Path:

@@ -41,6 +41,7 @@ from pytest_accel.options import (
     SETTINGS,
     WORKER_VARIABLE,
     add_options,
+    ignore_values_in_root,
     read_settings,
 )
 
@@ -51,6 +52,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
     pluginmanager.add_hookspecs(pytest_accel.hookspecs)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    ignore_values_in_root(early_config)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -95,7 +95,7 @@ def _measured(comparison: Comparison, options: argparse.Namespace, log: Log) -> 
     try:
         return Entry.of(comparison, measured=_measure(comparison, options, log))
     except ImportError as error:
-        return Entry.of(comparison, error=f"{error}. pip install 'pytest-accel[suites]'")
+        return Entry.of(comparison, error=f"{error}. In the checkout: pip install '.[suites]'")
     except Exception as error:  # noqa: BLE001 - the other comparisons are measured
         traceback.print_exception(error)
         return Entry.of(comparison, error=f"{type(error).__name__}: {error}")

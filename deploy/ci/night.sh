@@ -180,7 +180,7 @@ arguments=(
 if [[ -z $unreported ]]; then
     arguments+=("--accel-report=$out/report.html")
 else
-    say "no report.html: missing $unreported (pip install 'pytest-accel[report]')."
+    say "no report.html: missing $unreported (pip install $unreported)."
 fi
 if [[ -n $completing ]]; then
     # Five at most, so that they fit beside what the interrupted night left; what has as many needs none.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_accel.commands.registry import HISTORY, argument, by_keyword, command, count, required_history
-from pytest_accel.stats.changepoints import SEASON
+from pytest_accel.stats.changepoints import MIN_VALUES, SEASON
 from pytest_accel.stats.quantities import counted
 
 if TYPE_CHECKING:
@@ -113,14 +113,19 @@ def _changes(history: History, args: argparse.Namespace) -> int:
 
     chosen = _chosen(history, args)
     found: list[tuple[Shift, ...]] = []
+    short: list[int] = []  # sessions of each series in which nothing can be found
     for platform, key in chosen:
         trend = history.trend(key, platform, args.limit or SEASON)
+        short += [len(trend.points)] if trend.is_too_short else []
         found.append(shifts(trend, environment))
         often = recurring([point.is_slow for point in trend.points])
         if found[-1] or often:
             lines = shift_lines(series_title(platform, key), trend, found[-1])
             print("\n".join([*lines, *([f"  {often}"] if often else []), ""]))
     print(f"{sum(map(bool, found))} of {counted(len(chosen), 'benchmark')} changed")
+    if short:
+        longest = f"it has {max(short)}" if len(short) == 1 else f"they have {max(short)} at most"
+        print(f"{len(short)} too short to say: change points need {MIN_VALUES} sessions, and {longest}")
     return int(args.fail and any(shift.is_slower for shifts in found for shift in shifts))
 
 

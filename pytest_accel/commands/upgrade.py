@@ -231,7 +231,7 @@ def _unfinished(environment: UpgradeEnvironment, status: int | None, log: Path) 
     here, kept = Path.cwd(), log.parent
     return _UnfinishedError(
         f"{environment.shown}: {what}. {log.name} ends with:\n{end}\n"
-        "It needs pytest-accel (python3 -m pip install pytest-accel there, or in the image), and both this folder and that of "
+        "It needs pytest-accel (the checkout or wheel that is installed here, there or in the image), and both this folder and that of "
         f"the results under the same names: podman and docker take --volume {here}:{here} --volume {kept}:{kept} "
         f"--workdir {here}, apptainer --bind {here},{kept} --pwd {here}.",
         code,

@@ -86,7 +86,7 @@ def installed_torch() -> TorchBuild | None:
 def judge_torch(torch: TorchBuild | None, *, nvidia: int, amd: int, cuda: tuple[int, int] | None) -> Finding:
     if torch is None:
         text = "not installed: only benchmarks of your own steps can run"
-        return SOFTWARE("torch").warning(text, "pip install 'pytest-accel[suites]'")
+        return SOFTWARE("torch").warning(text, "pip install torch torchvision")
     built = {"cuda": "for CUDA", "rocm": "for ROCm", "cpu": "for the CPU only"}.get(torch.kind, "")
     version = f" {torch.cuda[0]}.{torch.cuda[1]}" if torch.cuda else ""
     text = f"{torch.version}, built {built}{version}" if built else f"{torch.version}, build unknown"

@@ -12,7 +12,7 @@ from pytest_accel.stats.baseline_quality import DEFAULT_PRIOR, BaselineQuality, 
 from pytest_accel.stats.comparison import Value, figures
 from pytest_accel.stats.environment import TITLES, Environment
 from pytest_accel.stats.gate import THROUGHPUT
-from pytest_accel.stats.quantities import counted, inert, percent, printable, si
+from pytest_accel.stats.quantities import ASSUMED, counted, inert, noise_percent, percent, printable, si
 from pytest_accel.storage.baselines import BaselineEntry, BaselineFile
 from pytest_accel.storage.codec import encode
 
@@ -66,9 +66,11 @@ def shown(stored: Sequence[ShownBenchmark]) -> list[str]:
             *_ledger(own),
             "",
         ]
+    single = f" {ASSUMED}: a single run shows no noise; it is assumed."
     return [
         *lines,
-        "± is the 95 % interval; resolves is the loss that the gate catches in 80 % of cases.",
+        "± is the 95 % interval; resolves is the loss that the gate catches in 80 % of cases."
+        + (single if any(len(each.entry.runs) == 1 for each in stored) else ""),
     ]
 
 
@@ -82,6 +84,7 @@ def _table(stored: Sequence[ShownBenchmark]) -> list[str]:
     rows = []
     for each in stored:
         found, entry = each.quality, each.entry
+        of_noise = (found.step.relative_high, found.noise, found.resolution)
         provisional = f"provisional: {found.provisional}" if found.provisional else ""
         anchored = f"anchor of {counted(len(entry.anchor), 'run')}" if entry.anchor else ""
         rows.append(
@@ -91,9 +94,7 @@ def _table(stored: Sequence[ShownBenchmark]) -> list[str]:
                 str(found.sessions),
                 si(each.throughput.value),
                 f"{entry.unit}/s",
-                percent(found.step.relative_high),
-                percent(found.noise),
-                percent(found.resolution),
+                *(noise_percent(each, found.runs) for each in of_noise),
                 percent(found.tolerance) + ("" if entry.tolerance is not None else " (default)"),
                 "; ".join(filter(None, [provisional, found.too_noisy, found.no_gate, anchored])) or "ok",
             ]

@@ -9,7 +9,7 @@ from functools import partial
 from pytest_accel.report.terminal import Cell, Column, change
 from pytest_accel.report.verdicts import VERDICTS, shown_status
 from pytest_accel.stats import energy
-from pytest_accel.stats.quantities import gibibytes, percent, seconds, si
+from pytest_accel.stats.quantities import ASSUMED, gibibytes, noise_percent, percent, seconds, si
 from pytest_accel.stats.results import Ending, Result
 from pytest_accel.stats.run import SOURCE, is_real
 
@@ -136,7 +136,11 @@ COLUMNS = (
         "Work a second over all runs of the session; in a process group, of all ranks over the time of the slowest.",
     ),
     ResultColumn("unit", lambda result: f"{result.unit}/s", "Of the throughput.", right=False),
-    ResultColumn("±", lambda result: percent(result.plus_minus), "95 % interval of run-to-run noise."),
+    ResultColumn(
+        "±",
+        lambda result: noise_percent(result.plus_minus, len(result.runs)),
+        f"95 % interval of run-to-run noise; {ASSUMED} where a single run was measured, which shows none: it is assumed.",
+    ),
     ResultColumn("step", lambda result: seconds(result.step.point_s), "The time of a step."),
     ResultColumn(
         "latency p50 / p99",

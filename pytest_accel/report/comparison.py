@@ -15,6 +15,7 @@ from pytest_accel.stats.environment import describe
 from pytest_accel.stats.gate import LOSSES, THROUGHPUT, Outcome
 from pytest_accel.stats.metric_gates import shown_name
 from pytest_accel.stats.quantities import counted, inert, percent, printable, si
+from pytest_accel.stats.results import status_of
 from pytest_accel.storage.codec import encode
 from pytest_accel.storage.codec import render as render_json
 from pytest_accel.storage.comparison import Cell, Comparison, Judged, Row
@@ -108,7 +109,7 @@ def _short_verdict(each: Judged) -> str:
     found = each.judgement
     if found.outcome is None:
         return _outcome(each).replace("-", " ")
-    deciding = next(verdict for verdict in found.verdicts if verdict.outcome is found.outcome)
+    deciding = next(verdict for verdict in found.verdicts if status_of(verdict) is found.outcome)
     change = changed(deciding.slowdown.point, deciding.of) if deciding.slowdown else ""
     of = "" if deciding.of == THROUGHPUT else f"{shown_name(deciding.of)} "
     return f"{word(found.outcome)} {of}{change}".rstrip()
@@ -152,7 +153,7 @@ def _verdicts(comparison: Comparison) -> Iterator[str]:
     for each in comparison.judged:
         found = each.judgement
         for verdict in found.verdicts:
-            if verdict.outcome is not Outcome.OK:
+            if status_of(verdict) is not Outcome.OK:
                 yield verdict_line(f"{each.name} ({each.side.label})", verdict)
         if found.outcome in LOSSES:
             changes = f"changed since {each.baseline.label}: {describe(found.changes)}"

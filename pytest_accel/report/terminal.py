@@ -15,7 +15,7 @@ from pytest_accel.stats.baseline_quality import NO_GATE, FrozenTolerance
 from pytest_accel.stats.gate import THROUGHPUT, Estimate, Outcome, Verdict, loss
 from pytest_accel.stats.metric_gates import ANCHOR, PlatformShift, less_is_better, shown_name
 from pytest_accel.stats.quantities import counted, percent, seconds
-from pytest_accel.stats.results import ReportLine, Result
+from pytest_accel.stats.results import Ending, ReportLine, Result, status_of
 from pytest_accel.stats.run import MAX_RUNS, Run
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def note(label: str, text: str) -> str:
 
 
 def line_of(verdict: Verdict) -> ReportLine:
-    return ReportLine(text=explain(verdict), status=verdict.outcome, of=verdict.of)
+    return ReportLine(text=explain(verdict), status=status_of(verdict), of=verdict.of)
 
 
 def verdict_line(label: str, verdict: Verdict) -> str:
@@ -109,11 +109,9 @@ def in_words(  # noqa: PLR0911 - one a verdict
 
     `way_out` is what would decide an inconclusive verdict, `gained` what follows from a gain.
     """
-    found = verdict.slowdown
-    if found is None:
-        return verdict.reason
+    found = verdict.slowdown or Estimate(point=0.0, low=0.0, high=0.0)
     tolerance, moved = f"tolerance {percent(verdict.tolerance)}", changed(found.point, verdict.of)
-    match verdict.outcome:
+    match status_of(verdict) if verdict.slowdown else None:
         case Outcome.REGRESSED:
             return (
                 f"{moved} (at least {percent(found.low)}; {tolerance}), {observed}{against}, "
@@ -131,8 +129,11 @@ def in_words(  # noqa: PLR0911 - one a verdict
                 f"{moved} ({changed(found.low, verdict.of)} to {changed(found.high, verdict.of)}; {tolerance}), "
                 f"{observed}; {way_out()}"
             )
-        case _:
-            return verdict.reason
+        case Ending.NOT_GATED:
+            text = f"{moved} ({tolerance}, which is no gate), {observed}, run-to-run noise {percent(verdict.noise or 0)}"
+            quieten = f"{_quieten(verdict.of)}, and " if (verdict.resolution or 0.0) > NO_GATE else ""
+            return f"{text}: {quieten}tolerate {percent(NO_GATE, 0)} or less"
+    return verdict.reason
 
 
 def _way_out(verdict: Verdict) -> str:
@@ -152,7 +153,8 @@ def _way_out(verdict: Verdict) -> str:
         remedy = f"no gate holds on it: {_quieten(verdict.of)}"
     else:
         remedy = f"{_quieten(verdict.of)}, or tolerate {percent(resolution, 0)}"
-    return f"noise {percent(noise)} resolves {percent(resolution)} here: {remedy}"
+    ended = ", so that further runs would hardly decide it" if verdict.undecidable else ""
+    return f"noise {percent(noise)} resolves {percent(resolution)} here{ended}: {remedy}"
 
 
 def _quieten(of: str) -> str:

@@ -12,7 +12,7 @@ from pytest_accel.stats.environment import Change, Environment, describe, diff, 
 from pytest_accel.stats.gate import Outcome, Verdict
 from pytest_accel.stats.paired import MAX_BLOCKS, PairedBenchmark, Sessions, blocks_needed, follow, notes
 from pytest_accel.stats.quantities import counted, inert, percent, printable, si
-from pytest_accel.stats.results import Ending, ReportLine, Result, SessionResults
+from pytest_accel.stats.results import Ending, ReportLine, Result, SessionResults, status_of
 
 JUDGED = frozenset({Outcome.REGRESSED, Outcome.UNSTABLE, Outcome.INCONCLUSIVE, Outcome.IMPROVED, Outcome.OK})
 _FAILS = frozenset({Outcome.REGRESSED, Outcome.UNSTABLE, Outcome.INVALID, Ending.FAILED})
@@ -40,16 +40,18 @@ def _result(
     row: PairedBenchmark, environments: Mapping[str, Environment], max_blocks: int, *, strict: bool
 ) -> Result:
     is_judged = row.verdict is not None and row.status in JUDGED
-    lines = [ReportLine(text=explanation(row, max_blocks), status=row.status)]
+    status = status_of(row.verdict) if row.verdict and is_judged else row.status
+    lines = [ReportLine(text=explanation(row, max_blocks), status=status)]
     if is_judged and row.failure:
         lines.append(ReportLine(text=row.failure, status=Ending.FAILED))
     if row.numerics:
         lines.append(ReportLine(text=row.numerics))
     known = [*row.new[-1:], *row.old[-1:], *filter(None, [row.ended_by])]
+    undecided = status in (Outcome.INCONCLUSIVE, Ending.NOT_GATED)
     return replace(
-        known[0] if known else Result(benchmark=row.benchmark, status=row.status),
-        status=row.status,
-        failed=row.status in _FAILS or bool(row.failure) or (strict and row.status is Outcome.INCONCLUSIVE),
+        known[0] if known else Result(benchmark=row.benchmark, status=status),
+        status=status,
+        failed=row.status in _FAILS or bool(row.failure) or (strict and undecided),
         lines=tuple(lines),
         traceback=row.ended_by.traceback if row.ended_by else (),
         runs=tuple(each.runs[-1] for each in row.new),

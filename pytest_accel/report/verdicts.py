@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pytest_accel.options import Settings
+from pytest_accel.stats.baseline_quality import NO_GATE
 from pytest_accel.stats.gate import Outcome, Verdict
-from pytest_accel.stats.quantities import counted
-from pytest_accel.stats.results import Ending, Result, SessionResults, Status
+from pytest_accel.stats.quantities import counted, percent
+from pytest_accel.stats.results import Ending, Result, SessionResults, Status, status_of
 from pytest_accel.stats.run import Scalar
 
 Effect = Literal["passes", "fails", "inconclusive", "missing_baseline", "stale_baseline", "vanished"]
@@ -38,6 +39,11 @@ class VerdictRow:
     remedy: str = ""
     letter: str = ""  # in pytest's progress line; empty: pytest's own
     suspects: bool = False  # whether changes of the environment since the baseline may explain it
+
+    @property
+    def count(self) -> str:
+        """Its word in pytest's last line, which counts: `2 no baseline, 9 ok`."""
+        return self.word.lower().replace("-", " ")
 
     @property
     def markup(self) -> Mapping[str, bool]:
@@ -89,6 +95,12 @@ VERDICTS: dict[Status, VerdictRow] = {
         "Its line ends with what would decide it: a quieter machine, more baseline runs, a larger tolerance.",
         letter="?",
         suspects=True,
+    ),
+    Ending.NOT_GATED: VerdictRow(
+        *("NOT-GATED", "inconclusive", "warn", "question"),
+        f"Its tolerance is above {percent(NO_GATE, 0)}, which is no gate: all that is known is that no loss beyond it was shown.",
+        "Quieten the machine (pytest-accel doctor), and store a smaller tolerance with pytest-accel baseline edit --tolerance.",
+        letter="g",
     ),
     Outcome.NO_BASELINE: VerdictRow(
         *("NO-BASELINE", "missing_baseline", "warn", "ring"),
@@ -187,7 +199,7 @@ def _order(result: Result) -> tuple[int, bool, int, float]:
 
 def deciding(result: Result) -> list[Verdict]:
     """Return the verdicts that gave a result its status, of throughput or of metrics; of throughput where none did."""
-    found = [verdict for verdict in result.verdicts if verdict.outcome is result.status]
+    found = [verdict for verdict in result.verdicts if status_of(verdict) is result.status]
     if is_resolved(result.status) or result.status is Outcome.IMPROVED:
         found = found[:1]
     return found or list(result.verdicts[:1])

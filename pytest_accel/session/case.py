@@ -28,7 +28,14 @@ from pytest_accel.stats.metric_gates import (
     worst,
 )
 from pytest_accel.stats.quantities import gibibytes
-from pytest_accel.stats.results import BenchmarkCost, ReferenceFigure, ScalingFigure, describe_loss_change
+from pytest_accel.stats.results import (
+    BenchmarkCost,
+    ReferenceFigure,
+    ScalingFigure,
+    Status,
+    describe_loss_change,
+    worst_status,
+)
 from pytest_accel.stats.run import Run, baseline_key, both_keys, is_real
 from pytest_accel.storage.baselines import BaselineEntry, BaselineFile, configuration_hash
 
@@ -251,6 +258,11 @@ class Case:
     def outcome(self) -> Outcome | None:
         """The worst outcome of its throughput and its metrics."""
         return worst(self.verdict, self.metric_verdicts) if self.verdict else None
+
+    @property
+    def status(self) -> Status | None:
+        """Its outcome, or that its tolerance is no gate."""
+        return worst_status(self.verdict, self.metric_verdicts) if self.verdict else None
 
     @property
     def relative_loss(self) -> float:

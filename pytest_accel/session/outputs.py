@@ -31,6 +31,7 @@ from pytest_accel.session.results import (
     results_of,
     revision_of,
 )
+from pytest_accel.session.selection import other_roots
 from pytest_accel.session.summary import Line, device_check_lines, slowdown_line, summary_lines
 from pytest_accel.stats.environment import safe_arguments
 from pytest_accel.stats.results import SessionResults, cost_line
@@ -75,7 +76,7 @@ class Outputs:
         missing = [name for name in ("plotly", "jinja2") if find_spec(name) is None]
         if pages and missing:
             raise pytest.UsageError(
-                f"--accel-report={pages[0]} needs {' and '.join(missing)}: pip install 'pytest-accel[report]'."
+                f"--accel-report={pages[0]} needs {' and '.join(missing)}: pip install {' '.join(missing)}."
             )
         taken: set[Path] = set()
         for option, file in self.settings.output_files:
@@ -176,6 +177,7 @@ class Outputs:
                 for each in unmatched
             ),
             session.repeats.time_note,
+            *other_roots(session.cases.values(), self.settings, self.config.rootpath),
         ]
         return [
             *([(slowdown_line(self.settings), _YELLOW)] if self.settings.slowdown else []),

@@ -15,7 +15,7 @@ from pytest_accel.session.case import Case
 from pytest_accel.session.results import ItemReports, environments_of, result_of
 from pytest_accel.stats.baseline_quality import FrozenTolerance, auto_tolerance, baseline_quality
 from pytest_accel.stats.gate import interval
-from pytest_accel.stats.quantities import counted, percent
+from pytest_accel.stats.quantities import counted, noise_percent
 from pytest_accel.stats.results import Ending, SessionResults
 from pytest_accel.stats.run import MAX_RUNS
 from pytest_accel.storage.baselines import BaselineEntry, BaselineError, BaselineStore, LedgerEntry
@@ -92,7 +92,7 @@ def record(
         place = "" if isinstance(error, BaselineError) else f"{case.label}: cannot be stored: "
         _refuse(case, f"{place}{error}", _keep(case, session_id, at))
         return
-    precision = percent(interval(case.runs, case.policy).relative_high)
+    precision = noise_percent(interval(case.runs, case.policy).relative_high, len(case.runs))
     case.recorded = f"recorded {counted(len(case.runs), 'run')}, ± {precision}"
     stored = file.benchmarks[case.key]
     if case.entry and case.entry.anchor and not stored.anchor:

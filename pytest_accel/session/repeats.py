@@ -75,7 +75,7 @@ class PlatformShifts:
 
     def reports(self) -> Iterator[pytest.TestReport]:
         for platform in self.found:
-            yield failed_report(platform, f"baselines/{platform}", self.text(platform))
+            yield failed_report(platform, f"baselines/{platform}", self.text(platform), Outcome.REGRESSED)
 
 
 def _is_member(case: Case) -> bool:

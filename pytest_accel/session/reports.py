@@ -23,6 +23,7 @@ from pytest_accel.session.worker_process import ItemResult, is_strict_xpass
 from pytest_accel.stats.gate import Outcome, Verdict
 from pytest_accel.stats.metric_gates import total_slowdown
 from pytest_accel.stats.quantities import percent
+from pytest_accel.stats.results import Ending, Status
 from pytest_accel.storage.baselines import BaselineStore
 
 Phase = Literal["setup", "call", "teardown"]
@@ -119,7 +120,7 @@ def failure_text(case: Case) -> str:
     """Return a line for each failure, and below them what may explain it."""
     lines = lines_of(case)
     texts = [line_text(case.label, line) for line in lines if line.status not in (None, Outcome.OK)]
-    if case.outcome and VERDICTS[case.outcome].suspects:
+    if case.status and VERDICTS[case.status].suspects:
         texts.append(changes_line(case.environment_changes()))
     if case.outcome is Outcome.INVALID:
         texts.append(VERDICTS[Outcome.INVALID].remedy)
@@ -154,8 +155,8 @@ def properties(case: Case) -> list[tuple[str, object]]:
             ("accel.environment", now.environment.key),
             *((f"accel.metric.{name}", f"{now.run.metrics[name]:.6g}") for name in now.gates),
         ]
-    if case.outcome:
-        found.append(("accel.verdict", case.outcome.value))
+    if status := Ending.RECORDED if case.recorded else case.status:
+        found.append(("accel.verdict", status.value))
     for verdict in case.verdicts:
         found += _compared(verdict, "accel" if verdict is case.verdict else f"accel.{verdict.of}")
     if case.measurements and (changes := case.environment_changes()):
@@ -279,9 +280,15 @@ def _received(config: pytest.Config, plain: Mapping[str, Any]) -> pytest.TestRep
     return report
 
 
-def failed_report(node_id: str, path: str, text: str) -> pytest.TestReport:
+def failed_report(node_id: str, path: str, text: str, status: Status) -> pytest.TestReport:
     """Return a failed report of what is no item here, so that the exit status and JUnit have it too."""
     name = node_id.partition("::")[2] or node_id
     return pytest.TestReport(
-        nodeid=node_id, location=(path, None, name), keywords={}, outcome="failed", longrepr=text, when="call"
+        nodeid=node_id,
+        location=(path, None, name),
+        keywords={},
+        outcome="failed",
+        longrepr=text,
+        when="call",
+        user_properties=[("accel.verdict", status.value)],
     )

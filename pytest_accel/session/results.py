@@ -21,14 +21,14 @@ from pytest_accel.report.terminal import (
     unsteady,
     vanished_text,
 )
-from pytest_accel.report.verdicts import fails
+from pytest_accel.report.verdicts import fails, word
 from pytest_accel.session.case import Case
 from pytest_accel.session.selection import path_of, suite_of
 from pytest_accel.stats.environment import Environment
 from pytest_accel.stats.gate import Outcome, Verdict, interval
 from pytest_accel.stats.metric_gates import PlatformShift
 from pytest_accel.stats.quantities import percent
-from pytest_accel.stats.results import Ending, ReportLine, Result, Status
+from pytest_accel.stats.results import Ending, ReportLine, Result, Status, status_of
 from pytest_accel.stats.run import suite_of as suite_of_path
 
 _TRACEBACK_LINES = 40  # its end says what happened
@@ -66,7 +66,7 @@ def failures(case: Case) -> list[Verdict]:
     """Return the verdicts that fail a test: of its throughput and metrics, and of gated metrics without a baseline."""
     named = case.settings.gate
     unjudged = [each for each in case.metric_verdicts if each.of in named and not each.was_judged]
-    return [verdict for verdict in (*case.verdicts, *unjudged) if fails(verdict.outcome, case.settings)]
+    return [verdict for verdict in (*case.verdicts, *unjudged) if fails(status_of(verdict), case.settings)]
 
 
 def lines_of(case: Case) -> list[ReportLine]:
@@ -130,6 +130,8 @@ def _recording_notes(case: Case) -> Iterator[str]:
         yield f"provisional ({quality.provisional}): record again on other days, runs of one session resemble each other"
     if case.frozen is not None:
         yield frozen_text(case.frozen)
+    if quality.no_gate:
+        yield f"{quality.no_gate}, so that every verdict on it will be {word(Ending.NOT_GATED)}"
     if quality.is_surely_noisy:
         yield (
             f"run-to-run noise {percent(quality.noise)} resolves a loss of {percent(quality.resolution)} here, and "
@@ -214,8 +216,8 @@ def _status(case: Case, reported: ItemReports) -> Status:
         return Ending.RECORDED
     if case.problem or (reported.broken and not failures(case)):
         return Ending.FAILED
-    if case.outcome is not None:
-        return case.outcome
+    if case.status is not None:
+        return case.status
     return Ending.SKIPPED if reported.skipped else Ending.NOT_MEASURED
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -13,13 +15,16 @@ import pytest
 
 from pytest_accel.markers import CATALOGUE, is_benchmark, wanted_platforms
 from pytest_accel.measure.rounds import SynchronizingTimer
-from pytest_accel.options import LAUNCHER_VARIABLES, SETTINGS, Settings
+from pytest_accel.options import LAUNCHER_VARIABLES, SETTINGS, Settings, baselines_root
 from pytest_accel.platforms.catalogue import Catalogue, PlatformName
 from pytest_accel.platforms.machine import Machine, detect
+from pytest_accel.stats.gate import Outcome
+from pytest_accel.stats.quantities import counted
 from pytest_accel.stats.run import node_id_of
 from pytest_accel.stats.run import suite_of as suite_of_path
 
 if TYPE_CHECKING:
+    from pytest_accel.session.case import Case
     from pytest_accel.storage.baselines import BaselineStore
 
 SELECTION = pytest.StashKey["PlatformSelection"]()
@@ -37,6 +42,7 @@ class PlatformSelection:
         self.settings = settings
         self.catalogue = catalogue
         self.ordered = ""  # in a worker: the platform that the session chose
+        self.unmet: dict[str, str] = {}  # what this machine lacks for a benchmark, by node id
 
     @cached_property
     def machine(self) -> Machine:
@@ -90,6 +96,8 @@ class PlatformSelection:
                 pytest.fail(refusal, pytrace=False)
         if self.choose(item) is None:
             missing = self.machine.missing(self._candidates(item), self.catalogue)
+            if benchmark or self.settings.require:
+                self.unmet[item.nodeid] = missing
             if self.settings.require:
                 pytest.fail(f"{missing} (--accel-require)", pytrace=False)
             # The skip is shown at the test and not at this line.
@@ -187,6 +195,29 @@ def find_vanished(
     return sorted(
         node_id for node_id in gone if any(path_of(node_id).is_relative_to(folder) for folder in folders)
     )
+
+
+def other_roots(cases: Iterable[Case], settings: Settings, root: Path) -> Iterator[str]:
+    """Yield where benchmarks without a baseline have one: node ids begin at the root directory, which may have changed."""
+    from pytest_accel.storage.baselines import BaselineError, BaselineStore  # workers need no baselines
+
+    found: Counter[tuple[Path, Path]] = Counter()
+    for case in cases:
+        if case.verdict is None or case.verdict.outcome is not Outcome.NO_BASELINE:
+            continue
+        for other in case.item.path.parents:
+            key = case.item.path.relative_to(other).as_posix() + "".join(case.key.partition("::")[1:])
+            store, file = BaselineStore(baselines_root(settings, other)), None
+            with suppress(BaselineError):
+                file = store.read(case.disk_name, case.suite)
+            if other != root and file and key in file.benchmarks:
+                found[other, store.path(case.disk_name, case.suite)] += 1
+                break
+    for (other, path), number in found.items():
+        yield (
+            f"{counted(number, 'benchmark')} without a baseline: {path} holds one, recorded under another root directory "
+            f"than {root}. Add it: --rootdir={shlex.quote(str(other))}"
+        )
 
 
 def path_of(node_id: str) -> PurePosixPath:

@@ -6,11 +6,12 @@ import secrets
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from _pytest.runner import runtestprotocol  # as re-running plugins do; there is no public function
@@ -21,7 +22,7 @@ from pytest_accel.options import SETTINGS, Settings, baselines_root, data_root, 
 from pytest_accel.platforms.catalogue import PlatformName
 from pytest_accel.report.history import SLOW_BEFORE, SLOW_OF
 from pytest_accel.report.terminal import line_text, vanished_text
-from pytest_accel.report.verdicts import VERDICTS
+from pytest_accel.report.verdicts import VERDICTS, fails, is_resolved
 from pytest_accel.session.accel import CALL_MEASURE, MEASUREMENT, MEASURING_OFF, SESSION_ID
 from pytest_accel.session.case import Case
 from pytest_accel.session.device import UNFIT, hold_devices, live_progress
@@ -46,12 +47,14 @@ from pytest_accel.session.selection import (
     refuse_shared_ids,
     suite_of,
 )
+from pytest_accel.session.summary import Line, unmet_lines
 from pytest_accel.session.worker_process import ItemResult, is_strict_xpass, without_traces
 from pytest_accel.session.workers import Workers, WorkerShape, add_to_pytest_benchmark, shape_of
 from pytest_accel.stats.baseline_quality import platform_prior
 from pytest_accel.stats.gate import Outcome
 from pytest_accel.stats.measurement import Measurement
-from pytest_accel.stats.results import ReportLine
+from pytest_accel.stats.quantities import counted
+from pytest_accel.stats.results import ReportLine, Status
 from pytest_accel.storage.baselines import BaselineError, BaselineStore, runs_of_platform
 
 if TYPE_CHECKING:  # SQLite is loaded only where it is needed
@@ -141,6 +144,11 @@ class BenchmarkSession:
             finisher=self.finisher,
             with_scaling=self.with_scaling,
         )
+        terminal: Any = config.pluginmanager.get_plugin("terminalreporter")
+        if build := getattr(
+            terminal, "build_summary_stats_line", None
+        ):  # pytest has no hook for its last line
+            terminal.build_summary_stats_line = lambda: self.last_line(terminal.stats, *build())
         # In this process only for debugging.
         self.in_process = settings.in_process or any(
             config.getoption(name, default=False) for name in DEBUGGING_OPTIONS
@@ -336,22 +344,60 @@ class BenchmarkSession:
             for node_id in self.vanished:
                 line = ReportLine(text=vanished_text(node_id), status=Outcome.VANISHED)
                 path = node_id.partition("::")[0]
-                report = failed_report(node_id, path, line_text(node_id, line))
+                report = failed_report(node_id, path, line_text(node_id, line), Outcome.VANISHED)
                 self.config.hook.pytest_runtest_logreport(report=report)
 
     # --- reporting ------------------------------------------------------------------------------
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, object] | None:
-        """Show verdicts that pass without being ok with a letter and a word of their own."""
+        """Show verdicts that pass without being ok with a letter and a word of their own.
+
+        Missing hardware is one error of pytest's: its repeats are in no category, and counted below.
+        """
+        if self.is_repeated_error(report):
+            return "", "E", ("ERROR", {"red": True})
+        status = self.counted_as(report)
+        if status is None or report.failed or not VERDICTS[status].letter:
+            return None
+        row = VERDICTS[status]
+        return row.count if report.skipped else "passed", row.letter, (row.word, row.markup)
+
+    def is_repeated_error(self, report: pytest.TestReport) -> bool:
+        unmet = self.selection.unmet
+        return report.failed and report.nodeid in unmet and report.nodeid != next(iter(unmet))
+
+    def counted_as(self, report: pytest.TestReport) -> Status | None:
+        """Return the verdict as which pytest's last line counts a report; None where it counts it itself."""
         properties = dict(getattr(report, "user_properties", ()))  # a module that cannot be imported has none
         verdict = properties.get("accel.verdict")
-        if verdict is None or report.failed or report.when == "teardown" or hasattr(report, "wasxfail"):
+        if verdict is None or report.when == "teardown" or hasattr(report, "wasxfail"):
             return None
-        row = VERDICTS[Outcome(verdict)]
-        if not row.letter:
-            return None
-        category = str(verdict) if report.skipped else "passed"
-        return category, row.letter, (row.word, row.markup)
+        status = next(each for each in VERDICTS if each.value == verdict)
+        return None if report.failed and not fails(status, self.settings) else status
+
+    def last_line(
+        self, stats: Mapping[str, Sequence[pytest.TestReport]], parts: Sequence[Line], color: str
+    ) -> tuple[list[Line], str]:
+        """Return pytest's last line with benchmarks counted by their verdicts: what was not judged did not pass."""
+        found = {category: [self.counted_as(each) for each in reports] for category, reports in stats.items()}
+        counted_as = Counter(status for each in found.values() for status in each if status is not None)
+        repeated = sum(map(self.is_repeated_error, stats.get("", ())))
+        shown: list[Line] = [
+            (f"{counted_as[status]} {row.count}", row.markup)
+            for status, row in VERDICTS.items()
+            if status in counted_as
+        ]
+        for text, markup in parts:
+            number, _, category = text.partition(" ")
+            if repeated and category in ("error", "errors"):
+                shown.append((counted(int(number) + repeated, "error"), markup))
+            elif ours := sum(status is not None for status in found.get(category, ())):
+                left = int(number) - ours
+                shown += [(f"{left} {category}", markup)] if left else []
+            elif number.isdecimal() or not counted_as:  # else "no tests ran"
+                shown.append((text, markup))
+        calm = color == "green" and all(map(is_resolved, counted_as))
+        return shown, color if calm or color != "green" else "yellow"
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
@@ -366,3 +412,8 @@ class BenchmarkSession:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self.measured_nothing:
             terminalreporter.write_line(NOTHING_MEASURED, red=True, bold=True)
+        measured = any(case.measurements for case in self.cases.values())
+        if self.settings.require or not measured:
+            markup = {"red": True} if self.settings.require else {"yellow": True}
+            for line in unmet_lines(self.selection.unmet.values(), measured=measured):
+                terminalreporter.write_line(line, **markup)

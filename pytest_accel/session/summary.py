@@ -6,6 +6,7 @@ import os
 import shlex
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from pytest_accel.session.launcher import LAUNCHER_RANKS
 from pytest_accel.session.references import reference_line
 from pytest_accel.stats.gate import THROUGHPUT, Outcome
 from pytest_accel.stats.metric_gates import shown_name
-from pytest_accel.stats.quantities import counted, percent
+from pytest_accel.stats.quantities import ASSUMED, counted, percent
 from pytest_accel.stats.results import Ending, Result
 
 # Options that the suggested command for recording leaves out.
@@ -42,8 +43,9 @@ _NOT_FOR_RECORDING: Mapping[str, Takes] = {
 # Statuses that fail nothing and whose line is printed; those without a baseline are named once, below.
 _EXPLAINED = {
     *(Outcome.INCONCLUSIVE, Outcome.IMPROVED, Outcome.STALE_BASELINE, Outcome.DOES_NOT_FIT, Outcome.VANISHED),
-    Ending.FAILED,
+    *(Ending.FAILED, Ending.NOT_GATED),
 }
+_MOST_REQUIREMENTS = 5
 Line = tuple[str, Mapping[str, bool]]  # with its markup
 _YELLOW = {"yellow": True}
 
@@ -73,6 +75,8 @@ def summary_lines(config: pytest.Config, settings: Settings, results: Sequence[R
 
 def _legend(settings: Settings, measured: Sequence[Result]) -> Iterator[str]:
     yield "± is the 95 % interval of run-to-run noise."
+    if any(len(result.runs) == 1 for result in measured):
+        yield f"{ASSUMED}: a single run shows none, so that it is assumed."
     if all_synthetic(measured):
         yield "Data is synthetic."
     if any(result.platform.partition("x")[0] == "cpu" for result in measured):
@@ -133,6 +137,15 @@ def _recorded_lines(config: pytest.Config, settings: Settings, measured: Sequenc
             f"Recorded in {', '.join(files)}: look at it (pytest-accel baseline show{named}), and commit it."
         )
         yield text, {}
+
+
+def unmet_lines(unmet: Iterable[str], *, measured: bool) -> Iterator[str]:
+    """Yield what this machine lacks, each requirement once with the number of tests."""
+    counts = Counter(unmet).most_common()
+    for text, number in counts[:_MOST_REQUIREMENTS]:
+        yield f"{'not run' if measured else 'nothing measured'}: {text} ({counted(number, 'test')})"
+    if more := sum(number for _, number in counts[_MOST_REQUIREMENTS:]):
+        yield f"and {counted(more, 'test')} of {counted(len(counts) - _MOST_REQUIREMENTS, 'other requirement')}"
 
 
 # --- the command that records missing baselines ---------------------------------------------------

@@ -24,7 +24,7 @@ from pytest_accel.stats.run import RECORD_RUNS, Run, RunSummary, spread
 
 MIN_SESSIONS = 3  # runs of one evening resemble each other
 LEAST_AUTO = 0.03  # of tolerance="auto": a smaller loss is seldom acted upon
-NO_GATE = 0.3  # a loss that large is noticed without a gate
+NO_GATE = 0.2  # a tolerance above it is no gate: a loss that large is noticed without one
 GRAIN = 0.005  # of a tolerance that is proposed or frozen
 _MIN_RUNS_FOR_NOISE = 3  # to report a benchmark as noisy
 

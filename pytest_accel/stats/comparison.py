@@ -11,9 +11,9 @@ from typing import Literal, Protocol
 from pytest_accel.stats.energy import units_per_wh, wh_per_epoch
 from pytest_accel.stats.environment import Change, Environment, describe, diff, diff_identity
 from pytest_accel.stats.gate import THROUGHPUT, Outcome, Policy, Verdict, interval, judge
-from pytest_accel.stats.metric_gates import is_rate, judge_metrics, worst
+from pytest_accel.stats.metric_gates import is_rate, judge_metrics
 from pytest_accel.stats.quantities import percent
-from pytest_accel.stats.results import Ending, Status
+from pytest_accel.stats.results import Ending, Status, worst_status
 from pytest_accel.stats.run import Run, Scalar
 
 # Unit and factor of our own metrics; a user's own has the unit that its name ends in.
@@ -145,7 +145,7 @@ class Judgement:
     """Verdicts on a candidate, or why it was not judged."""
 
     verdicts: tuple[Verdict, ...] = ()  # of the throughput first, then of gated metrics
-    outcome: Outcome | None = None  # the worst of them; None where nothing was judged
+    outcome: Status | None = None  # the worst of them; None where nothing was judged
     changes: tuple[Change, ...] = ()  # of the environment, most likely causes first
     why_not: str = ""
     # `same-runs`: the very same. `failed`, `missing`: it is not known there, so that a loss could hide.
@@ -179,7 +179,7 @@ def judged(baseline: Entry, candidate: Entry, tolerance: float | None = None) ->
     metrics = judge_metrics(stored, runs, measured, policy)
     return Judgement(
         verdicts=(verdict, *(each for each in metrics if each.was_judged)),
-        outcome=worst(verdict, metrics),
+        outcome=worst_status(verdict, metrics),
         changes=diff(baseline.environment_of(stored[-1]), newest),
     )
 

@@ -53,6 +53,9 @@ class Policy:
     alpha: tuple[float, ...] = (0.0, 0.005, 0.01, 0.02, 0.05)
     beta: tuple[float, ...] = (0.02, 0.02, 0.03, 0.05, 0.10)  # the same for `ok`
     improved_level: float = 0.01
+    undecidable_resolution: float = (
+        3.0  # times the tolerance: stored runs that resolve no less may leave a verdict open at once
+    )
     # Prior of the run-to-run noise: two processes of one code differ by .3 to 3 % (H200, ResNet-50: .4 %).
     prior_noise: float = 0.01  # s0, of ln(step time)
     prior_degrees_of_freedom: float = 3.0  # nu0: five measured runs outweigh it
@@ -137,6 +140,9 @@ class Verdict:
     runs: int = 0  # K, of the candidate
     baseline_runs: int = 0  # R
     wants_another_run: bool = False  # undecided, and another run may decide
+    undecidable: bool = (
+        False  # undecided, and at the noise of the stored runs even the last repeat would hardly decide
+    )
     reason: str = ""  # for outcomes that are not statistical
     of: str = THROUGHPUT  # or the name of a metric
     common: float = 0.0  # loss that all benchmarks of the platform share, removed before judging
@@ -192,7 +198,7 @@ def judge(
     Noise makes step times slow and hardly ever fast (`noise_only_slows`): one fast run then shows that the code can be fast.
     Runs beyond the last repeat are used at its levels; none is ever requested.
     """
-    runs, repeats, sessions = len(baseline), len(candidate), count_sessions(baseline)
+    runs, repeats, sessions, asked = len(baseline), len(candidate), count_sessions(baseline), policy
     policy, scale = resolve_policy(policy, lambda each: pooled_scale(baseline, candidate, each))
     before = baseline_centre(baseline, policy)
     difference = Difference(
@@ -204,7 +210,9 @@ def judge(
     )
     group = find_slow_group(baseline, candidate, policy) if noise_only_slows else None
     outcome = unstable_or(decide(difference, policy), group, policy)
-    wanted = is_open(outcome, difference, policy) or is_unconfirmed(outcome, group, repeats, policy)
+    is_wanted = is_open(outcome, difference, policy) or is_unconfirmed(outcome, group, repeats, policy)
+    wanted = repeats < policy.max_repeats and is_wanted
+    undecidable = wanted and outcome is Outcome.INCONCLUSIVE and is_undecidable(baseline, difference, asked)
     return Verdict(
         outcome=outcome,
         tolerance=policy.tolerance,
@@ -213,7 +221,8 @@ def judge(
         resolution=loss(scale.noise * resolution_factor(runs, sessions, policy)),
         runs=repeats,
         baseline_runs=runs,
-        wants_another_run=repeats < policy.max_repeats and wanted,
+        wants_another_run=wanted and not undecidable,
+        undecidable=undecidable,
         slow_group=group,
     )
 
@@ -285,6 +294,34 @@ def is_unconfirmed(outcome: Outcome, group: SlowGroup | None, repeats: int, poli
     if outcome not in {Outcome.OK, Outcome.IMPROVED}:
         return False
     return repeats < policy.least_runs or (group is not None and group.least_loss > policy.deepest_throttle)
+
+
+def is_undecidable(baseline: Sequence[RunSummary], difference: Difference, policy: Policy) -> bool:
+    """Return whether even the last repeat would hardly decide, at the noise of the stored runs.
+
+    Not at that of the candidate's: one of them may be wild. The further runs may move d by one standard deviation of what
+    they add; a loss or a gain that would then be decided is repeated at any noise.
+    """
+    runs, sessions, last = len(baseline), count_sessions(baseline), policy.max_repeats
+    policy, scale = resolve_policy(policy, lambda each: scale_of(baseline, each))
+    if (
+        loss(scale.noise * resolution_factor(runs, sessions, policy))
+        <= policy.undecidable_resolution * policy.tolerance
+    ):
+        return False
+    now, then = (inflation(n) / effective_runs(n, 1, policy) for n in (difference.repeat, last))
+    move = scale.noise * math.sqrt(max(now - then, 0.0))
+    slower, faster = (
+        replace(
+            difference,
+            d=difference.d + moved,
+            se=scale.noise * unit_standard_error(runs, sessions, last, policy),
+            degrees_of_freedom=scale.degrees_of_freedom + last - 1,
+            repeat=last,
+        )
+        for moved in (move, -move)
+    )
+    return decide(slower, policy) is not Outcome.REGRESSED and decide(faster, policy) is Outcome.INCONCLUSIVE
 
 
 def is_faster(difference: Difference, policy: Policy) -> bool:

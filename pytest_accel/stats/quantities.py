@@ -45,6 +45,14 @@ def percent(fraction: float, digits: int = 1) -> str:
     return f"{100 * fraction:.{digits}f} %"
 
 
+ASSUMED = "~"  # before the noise of a single run: it shows none, so that a prior is assumed
+
+
+def noise_percent(fraction: float, runs: int) -> str:
+    """Return a noise, or an interval, of so many runs: `~3.2 %` of a single one, which is assumed."""
+    return f"{ASSUMED if runs == 1 else ''}{percent(fraction)}"
+
+
 def seconds(value: float) -> str:
     """Return a duration with the unit that keeps it readable."""
     for unit, scale, limit in (("us", 1e-6, 1000), ("ms", 1e-3, 1000), ("s", 1.0, 100)):

@@ -4,26 +4,45 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from pytest_accel.stats.baseline_quality import NO_GATE
 from pytest_accel.stats.environment import Change, Environment
 from pytest_accel.stats.gate import THROUGHPUT, Outcome, Policy, StepTime, Verdict, interval
-from pytest_accel.stats.metric_gates import shown_name
+from pytest_accel.stats.metric_gates import ANCHOR, ANCHOR_SHARE, shown_name, worst
 from pytest_accel.stats.quantities import counted, percent, seconds
 from pytest_accel.stats.run import Run, Scalar
 
 
 class Ending(Enum):
-    """Status of a benchmark without a verdict."""
+    """Status of a benchmark without a verdict, or whose verdict decides nothing."""
 
     FAILED = "failed"  # it measured nothing, a check of its own failed, or it misses a gated reference
     SKIPPED = "skipped"  # this machine cannot run it, or it skipped itself
     RECORDED = "recorded"  # its runs went into the baseline, and nothing was judged
     NOT_MEASURED = "not-measured"  # the session ended before, or measuring was switched off
+    NOT_GATED = "not-gated"  # its tolerance is no gate, and no loss beyond it was shown
 
 
 Status = Outcome | Ending
+_WITHIN = frozenset({Outcome.OK, Outcome.IMPROVED, Outcome.INCONCLUSIVE})
+
+
+def status_of(verdict: Verdict) -> Status:
+    """Return the status that a verdict is shown as: below a loss beyond it, a tolerance that is no gate says nothing."""
+    limit = NO_GATE * (ANCHOR_SHARE if verdict.of == ANCHOR else 1)
+    ungated = verdict.outcome in _WITHIN and verdict.tolerance > limit
+    return Ending.NOT_GATED if ungated else verdict.outcome
+
+
+def worst_status(throughput: Verdict, metrics: Sequence[Verdict]) -> Status:
+    """Return the status of a benchmark: the worst outcome of what is gated, and not gated where its throughput is not."""
+    gated = [each for each in metrics if status_of(each) is each.outcome]
+    if status_of(throughput) is throughput.outcome:
+        return worst(throughput, gated)
+    found = worst(replace(throughput, outcome=Outcome.OK), gated)
+    return Ending.NOT_GATED if found is Outcome.OK else found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +154,7 @@ class Result:
         """Its status without references: whether its runs may be compared and stored does not depend on them."""
         if not self.misses_reference:
             return self.status
-        return self.verdict.outcome if self.verdict else Outcome.NO_BASELINE
+        return status_of(self.verdict) if self.verdict else Outcome.NO_BASELINE
 
     @property
     def verdict(self) -> Verdict | None:

@@ -129,7 +129,8 @@ def _check_fit(key: str, result: Result, stored: Sequence[Run]) -> None:
             f"it was slowed on purpose ({slowed_text(slowed)}). Measure without --accel-slowdown."
         )
     lost = next((verdict.outcome for verdict in result.verdicts if verdict.outcome in LOSSES), None)
-    outcome = lost or result.measured_as
+    gained = result.verdict is not None and result.verdict.outcome is Outcome.IMPROVED  # gated or not
+    outcome = lost or (Outcome.IMPROVED if gained else result.measured_as)
     if outcome in (*LOSSES, Outcome.IMPROVED):  # chosen by a verdict: the slow ones, or the fast ones
         raise ValueError(
             f"these runs were found {outcome.value}, and a baseline moves only to fresh ones. Measure them: "

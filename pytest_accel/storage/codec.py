@@ -100,7 +100,7 @@ def check_version(top: object, expected: int, what: str) -> None:
     version = decode(int, top["schema_version"], "schema_version")
     if version != expected:
         problem = f"{version} is not the schema that this pytest-accel reads ({expected})"
-        remedy = "Upgrade pytest-accel (pip install --upgrade pytest-accel)." if version > expected else ""
+        remedy = "Upgrade pytest-accel." if version > expected else ""
         raise FormatError("schema_version", problem, remedy)
 
 

@@ -39,7 +39,7 @@ def tool(name: str) -> str:
     """Of this environment."""
     path = Path(sys.executable).with_name(name)
     if not path.exists():
-        pytest.skip(f"{name} is not installed: pip install 'pytest-accel[dev]'")
+        pytest.skip(f"{name} is not installed: pip install '.[dev]'")
     return str(path)
 
 

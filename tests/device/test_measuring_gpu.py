@@ -37,7 +37,7 @@ def bench(pytester, platform):
 
 def test_benchmark_is_recorded_judged_ok_and_regressed(bench, pytester, platform):
     recorded = bench("--accel-record=3")
-    recorded.assert_outcomes(passed=1)
+    recorded.stdout.fnmatch_lines(["*= 1 recorded in *"])
     stored = json.loads((pytester.path / "baselines" / platform / "bench.json").read_text())
     (environment,) = stored["environments"].values()
     assert environment["identity"]["device_name"]
@@ -47,11 +47,10 @@ def test_benchmark_is_recorded_judged_ok_and_regressed(bench, pytester, platform
     assert entry["runs"][0]["peak_memory_bytes"] > 2 * 4096**2 * 2
 
     again = bench("--accel-tolerance=20%")
-    again.assert_outcomes(passed=1)
     assert again.ret == 0
 
     slowed = bench("--accel-tolerance=20%", "--accel-slowdown=50%")
-    slowed.assert_outcomes(failed=1)
+    slowed.stdout.fnmatch_lines(["*= 1 regressed in *"])
     assert slowed.ret == 1
     slowed.stdout.fnmatch_lines(
         ["REGRESSED*test_product*% slower*", "*--accel-slowdown 50.0 % delayed every step*"]
@@ -116,7 +115,8 @@ def test_memory_is_free_again_after_a_benchmark(pytester, platform):
         """
     )
     result = pytester.runpytest_subprocess("--accel-budget=500ms", "-p", "no:randomly")
-    result.assert_outcomes(passed=3)
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["*= 2 no baseline, 1 passed*"])
 
 
 def test_too_large_batch_fails_and_is_not_made_smaller(pytester, platform):

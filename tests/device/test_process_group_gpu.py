@@ -97,7 +97,7 @@ def test_killed_and_hanging_ranks_do_not_stop_the_session(pytester, platform):
     result = pytester.runpytest_subprocess(
         "--accel-budget=1s", "--benchmark-json=out.json", "-p", "no:randomly"
     )
-    result.assert_outcomes(passed=2, failed=3)
+    result.stdout.fnmatch_lines(["*= 2 no baseline, 3 failed*"])
     result.stdout.fnmatch_lines(
         [
             "the worker process was killed by SIGKILL*",

@@ -156,7 +156,7 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project, 
 
 def test_one_group_serves_a_session_with_one_report(judged):
     project, output = judged
-    assert output.count("test session starts") == output.count("3 passed") == 1
+    assert output.count("test session starts") == output.count("1 not gated, 2 no baseline in") == 1
     *_, first, second = project.ranks("first")
     assert first != second
     assert {first, second} == set(project.ranks("second")[-2:])  # the same group served both
@@ -307,7 +307,7 @@ def test_a_fault_fails_its_item_alone(outcomes):
 def test_every_outcome_is_reported_with_the_output_of_its_ranks(outcomes):
     project, output = outcomes
     # A failed teardown is an error, and not a failed measurement too.
-    assert "3 failed, 5 passed, 1 skipped, 1 error" in output
+    assert "3 no baseline, 3 failed, 2 passed, 1 skipped, 1 error" in output
     assert "SKIPPED [1] test_suite.py" in output
     assert "not here" in output
     cases = project.cases()
@@ -347,5 +347,5 @@ def test_interrupted_session_keeps_its_measurements(project):
     finally:
         process.kill()
     assert process.returncode == 2, output
-    assert "1 passed" in output
+    assert "1 no baseline" in output
     assert project.benchmarks().keys() == {"test_first"}

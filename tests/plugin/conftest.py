@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import signal
 import subprocess
 import sys
@@ -30,6 +31,7 @@ import pytest_accel.report.markdown
 import pytest_accel.session.session
 import pytest_accel.session.worker_process
 import pytest_accel.storage.history  # noqa: F401 - as the others
+from pytest_accel.report.verdicts import VERDICTS
 from pytest_accel.stats.environment import fingerprint
 from tests.support.processes import left_in
 
@@ -127,6 +129,20 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Template:
     return Template(path.parent.name, json.loads(path.read_text()))
 
 
+class Ran(pytest.RunResult):
+    """A session whose benchmarks, which pytest's last line counts by their verdicts, are counted as tests again."""
+
+    def parseoutcomes(self) -> dict[str, int]:
+        found = super().parseoutcomes()  # of a verdict the first word
+        verdicts = {row.count.partition(" ")[0] for row in VERDICTS.values()} - {"failed", "skipped", "does"}
+        run = sum(found.pop(word, 0) for word in (*verdicts, "failed", "passed"))
+        listed = sum(
+            re.match(r"FAILED \S", line) is not None for line in self.outlines
+        )  # unless -r says otherwise
+        failed = max(listed, super().parseoutcomes().get("failed", 0))
+        return {**found, "failed": failed, "passed": run - failed}
+
+
 @dataclass(slots=True)
 class Bench:
     """A project with benchmarks in `test_suite.py`."""
@@ -218,7 +234,8 @@ class Bench:
 
     def run_with_workers(self, *arguments: str) -> pytest.RunResult:
         """Run pytest in this process and benchmarks in workers, as users do."""
-        return self.pytester.runpytest_inprocess(*PLUGINS, *QUICK, *arguments)
+        ran = self.pytester.runpytest_inprocess(*PLUGINS, *QUICK, *arguments)
+        return Ran(ran.ret, ran.outlines, ran.errlines, ran.duration)
 
     def run_apart(self, *arguments: str) -> pytest.RunResult:
         """Run pytest in a process of its own, which also takes the first run of benchmarks."""
@@ -230,7 +247,7 @@ class Bench:
                 cwd=self.folder, env=environment(), stdout=stdout, stderr=stderr, check=False, timeout=LONG_S,
             )  # fmt: skip
         lines = [path.read_text(errors="replace").splitlines() for path in (out, err)]
-        return pytest.RunResult(done.returncode, *lines, time.monotonic() - start_s)
+        return Ran(done.returncode, *lines, time.monotonic() - start_s)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Start pytest and go on."""

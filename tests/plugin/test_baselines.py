@@ -426,3 +426,40 @@ def test_vanished_benchmark_fails_by_option_in_junit_too(bench):
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     (failure,) = bench.testcase("test_gone").findall("failure")
     assert "is stored in the baseline and was not found" in failure.text
+
+
+# --- the root directory, at which node ids begin -------------------------------------------------------
+
+
+def test_file_of_results_that_exists_does_not_move_the_root_directory(bench, monkeypatch):
+    bench.benchmarks("test_step")
+    project = bench.path("project")
+    project.mkdir()
+    bench.path("test_suite.py").rename(project / "test_suite.py")
+    bench.path("tox.ini").unlink()
+    monkeypatch.chdir(project)
+    for _ in range(2):
+        result = bench.run("test_suite.py", "--accel-json", "../out/results.json")
+        assert f"rootdir: {project}" in result.outlines
+    assert [each["benchmark"] for each in bench.json("out/results.json")["results"]] == [
+        "test_suite.py::test_step"
+    ]
+
+
+def test_baseline_of_another_root_directory_is_named_with_the_remedy(bench):
+    bench.benchmarks("test_step", "test_new")
+    bench.baseline(test_step=bench.SAME)
+    elsewhere = (
+        "--rootdir=..",
+        "--accel-history=off",
+        "-p",
+        "no:cacheprovider",
+        "--accel-missing-baseline=fail",
+    )
+    result = bench.run(*elsewhere)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(
+        [
+            f"note: 1 benchmark without a baseline: {bench.baseline_path} holds one, *: --rootdir={bench.folder}"
+        ]
+    )

@@ -225,7 +225,7 @@ def test_batch_of_a_sweep_that_does_not_fit_is_no_failure(bench):
     result.stdout.fnmatch_lines(
         [
             "DOES-NOT-FIT  test_step?True? (cpu): *a batch of 4096 did not fit*NOT made smaller*",
-            "*1 failed, *1 does-not-fit*",
+            "*1 does not fit, 1 failed*",
         ]
     )
 

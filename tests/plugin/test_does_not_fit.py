@@ -44,7 +44,7 @@ def test_batch_that_does_not_fit_is_an_outcome_of_its_own(sweep):
             r"^test_step\[1\] .* NO-BASELINE$",
             r"^test_step\[4096\] +cpu +DOES-NOT-FIT$",
             r"^DOES-NOT-FIT  test_step\[4096\] \(cpu\): resnet50: a batch of 4096 did not fit in the memory of cpu$",
-            r".*1 passed, 1 does-not-fit",
+            r".*1 no baseline, 1 does not fit",
         ]
     )
     result.stdout.no_fnmatch_line("*fixture was not used*")

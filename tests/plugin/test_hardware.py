@@ -56,14 +56,31 @@ class TestMissing:
         )
         result = bench.run("-m", "gh200", "-rs", "--accel-record=1")
         result.assert_outcomes(skipped=2)
+        result.stdout.fnmatch_lines(["nothing measured: needs 1 x GH200; this machine has * (1 test)"])
         result.stdout.fnmatch_lines(["SKIPPED [[]1] test_suite.py:*: needs 1 x GH200; this machine has *"])
         assert not bench.path("baselines").exists()
 
-    def test_missing_hardware_fails_when_required(self, suite):
-        result = suite.run("-m", "gh200", "--accel-require")
-        result.assert_outcomes(errors=1)
+    def test_missing_hardware_fails_when_required_and_is_shown_once(self, suite):
+        more = "\n\n".join(
+            f"@pytest.mark.parametrize('n', range({number}))\n@pytest.mark.{platform}\ndef test_{platform}(accel, n):\n    pass"
+            for platform, number in (("gh200", 4), ("a100x4", 2))
+        )
+        suite.pytester.makepyfile(
+            test_more=f"import pytest\n\n{more}\n\ndef test_plain():\n    assert False\n"
+        )
+        result = suite.run("--accel-require", "--junitxml=out.xml")
+        result.assert_outcomes(errors=7, failed=1)
         assert result.ret == pytest.ExitCode.TESTS_FAILED
-        result.stdout.fnmatch_lines(["*needs 1 x GH200; this machine has * (--accel-require)"])
+        said = [line for line in result.outlines if "; this machine has " in line]
+        assert [line.partition(";")[0] for line in said] == [
+            "needs 1 x GH200",
+            "nothing measured: needs 1 x GH200",
+            "nothing measured: needs 4 x A100",
+        ]
+        assert said[0].endswith(" (--accel-require)")
+        assert [line.rpartition(" (")[2] for line in said[1:]] == ["5 tests)", "2 tests)"]
+        assert sum(line.startswith("ERROR ") for line in result.outlines) == 1
+        assert suite.junit().find("testsuite").get("errors") == "7"
 
     def test_expression_chooses_among_the_platforms_of_an_item(self, bench):
         bench.write("@pytest.mark.gh200\ndef test_step(accel):\n    measure(accel)\n")

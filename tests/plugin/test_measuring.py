@@ -259,8 +259,8 @@ class TestTable:
             [
                 r"^-+ accelerator benchmarks -+$",
                 r"^benchmark +platform +throughput +unit +± +step +first step +warm-up +memory +verdict$",
-                r"^test_step +cpu +[\d,.]+ +numbers/s +\d+\.\d % +\S+ [mun]?s +\S+ [mun]?s +\S+ m?s +[\d.]+ [MG]iB +NO-BASELINE$",
-                r"^± is the 95 % interval of run-to-run noise\. The CPU was measured with 2 threads\.$",
+                r"^test_step +cpu +[\d,.]+ +numbers/s +~\d+\.\d % +\S+ [mun]?s +\S+ [mun]?s +\S+ m?s +[\d.]+ [MG]iB +NO-BASELINE$",
+                r"^± is the 95 % interval of run-to-run noise\. ~: a single run shows none, so that it is assumed\. The CPU was measured with 2 threads\.$",
             ]
         )
 

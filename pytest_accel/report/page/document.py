@@ -59,7 +59,7 @@ class ReportError(ValueError):
     """A report that cannot be made; the message has the remedy."""
 
     def __init__(self, problem: str) -> None:
-        super().__init__(f"{problem}. Install it with: pip install 'pytest-accel[report]'")
+        super().__init__(f"{problem}. Install what is missing: pip install jinja2 plotly")
 
 
 # --- the file ---------------------------------------------------------------------------------------

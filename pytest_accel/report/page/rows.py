@@ -16,8 +16,8 @@ from pytest_accel.report.terminal import change
 from pytest_accel.report.verdicts import VERDICTS, deciding, in_order, rank, shown_status, status_word
 from pytest_accel.stats.gate import THROUGHPUT, Outcome, Verdict
 from pytest_accel.stats.metric_gates import is_rate, less_is_better, shown_name
-from pytest_accel.stats.quantities import counted, percent, seconds, si
-from pytest_accel.stats.results import Ending, ReferenceFigure, ReportLine, Result
+from pytest_accel.stats.quantities import ASSUMED, counted, noise_percent, percent, seconds, si
+from pytest_accel.stats.results import Ending, ReferenceFigure, ReportLine, Result, status_of
 from pytest_accel.stats.run import Run
 
 SortKey: TypeAlias = str | float | None
@@ -76,7 +76,7 @@ def _row(index: int, result: Result, cells: list[PageCell]) -> dict[str, object]
         "platform": result.platform,
         "suite": result.suite,
         "picture": picture(decided),
-        "tone": VERDICTS[decided.outcome].tone if decided else "",  # of the picture, not of the row
+        "tone": VERDICTS[status_of(decided)].tone if decided else "",  # of the picture, not of the row
         "unsteady": not result.steady,
         "cells": cells,
     }
@@ -143,6 +143,11 @@ def _throughput(result: Result) -> PageCell:
     return NOTHING if value is None else (f"{si(value)} {result.unit}/s", value)
 
 
+def _plus_minus(result: Result) -> PageCell:
+    found = result.plus_minus if result.runs else None
+    return NOTHING if found is None else (noise_percent(found, len(result.runs)), found)
+
+
 _CHANGE = "What decided, with its bounds: the shaded middle is the tolerance, left of it is worse"
 _PUBLISHED = "This machine over a published figure, and whose platform that was; above 1 is better"
 _EXPECTED = "This machine over what its site expects of it; above 1 is better"
@@ -152,9 +157,10 @@ COLUMNS = (
     PageColumn("platform", "Platform", lambda result: (result.platform, result.platform)),
     PageColumn("suite", "Suite", lambda result: (result.suite, result.suite), lesser=2),
     PageColumn("throughput", "Throughput", _throughput, right=True),
-    _figures(
-        *("noise", "±", lambda result: result.plus_minus if result.runs else None, percent),
-        "95 % interval of run-to-run noise",
+    PageColumn(
+        *("noise", "±", _plus_minus),
+        f"95 % interval of run-to-run noise; {ASSUMED} of a single run, which shows none: it is assumed",
+        right=True,
         lesser=1,
     ),
     _figures(

@@ -198,7 +198,7 @@ def _from_zoo(name: str, image_size: int | None, options: dict[str, Any]) -> Rec
 
 def _need(package: str, model: str) -> None:
     if find_spec(package) is None:
-        raise ValueError(f"model: {model!r} needs {package}. pip install 'pytest-accel[suites]'")
+        raise ValueError(f"model: {model!r} needs {package}: pip install {package.replace('_', '-')}")
 
 
 LIBRARIES = {"": _from_torchvision, "timm": _from_timm, "zoo": _from_zoo}

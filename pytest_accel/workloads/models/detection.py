@@ -151,7 +151,7 @@ def match(costs: Tensor) -> Tensor:
     if costs.is_meta:  # FLOPs are counted there
         return torch.full((layers, images, predictions), UNMATCHED, device="meta")
     if find_spec("scipy") is None:
-        raise RuntimeError("Matching boxes needs SciPy. pip install 'pytest-accel[suites]'")
+        raise RuntimeError("Matching boxes needs SciPy: pip install scipy")
     from scipy.optimize import linear_sum_assignment
 
     found = torch.full((layers * images, predictions), UNMATCHED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -110,7 +111,8 @@ class TestExitStatus:
 
     def test_a_tolerance_of_ones_own(self, compare):
         results_file(Path("after.json"), slower())
-        compare("h200", "after.json", "--tolerance", "50%", "--fail-on-regression")
+        text = compare("h200", "after.json", "--tolerance", "50%", "--fail-on-regression")
+        assert re.search(r"NOT-GATED \d+\.\d % slower", text), "a tolerance above 20 % is no gate"
         assert "leaves no room" in compare("h200", "after.json", "--tolerance", "0", status=2)
         assert "is not a fraction" in compare("h200", "after.json", "--tolerance", "much", status=2)
 

@@ -117,6 +117,12 @@ class TestChanges:
         assert "swin_t" not in text
         assert text.splitlines()[-1] == "1 of 2 benchmarks changed"
 
+    def test_series_that_is_too_short_is_not_called_unchanged(self, ask):
+        short = "change points need 12 sessions, and"
+        text = ask("--changes", "--limit", "11")
+        assert text == f"0 of 2 benchmarks changed\n2 too short to say: {short} they have 11 at most\n"
+        assert ask("--changes", "swin_t", "--limit", "3").endswith(f"1 too short to say: {short} it has 3\n")
+
     def test_it_is_an_advisory_unless_asked_to_fail(self, ask):
         assert "slower since" in ask("--changes", status=0)
         assert "slower since" in ask("--changes", "--fail", status=1)

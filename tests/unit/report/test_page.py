@@ -101,6 +101,7 @@ def words(result) -> list[str]:
         ([Outcome.OK, Outcome.OK], 0, "good", "All 2 benchmarks ok"),
         ([Outcome.OK, Ending.SKIPPED], 0, "good", "1 benchmark ok; 1 skipped"),
         ([Ending.RECORDED], 0, "good", "1 benchmark recorded"),
+        ([Outcome.OK, Ending.NOT_GATED], 0, "warn", "None failed; 1 of 2 benchmarks needs attention"),
         ([Outcome.OK, Outcome.REGRESSED], 1, "bad", "1 of 2 benchmarks failed"),
         ([Outcome.OK, Outcome.VANISHED], 0, "warn", "None failed; 1 of 2 benchmarks needs attention"),
         ([Ending.SKIPPED, Ending.SKIPPED], 0, "warn", "Nothing was measured: 2 skipped"),
@@ -435,7 +436,7 @@ def test_page_that_grows_too_large_draws_fewer_rounds_and_reports_it(monkeypatch
 @pytest.mark.parametrize(
     ("found", "error"),
     [
-        (None, r"pip install 'pytest-accel\[report\]'"),
+        (None, r"pip install jinja2 plotly"),
         (SimpleNamespace(submodule_search_locations=["/none"]), "has no script"),
     ],
 )
@@ -448,7 +449,7 @@ def test_missing_plotly_is_reported_with_its_remedy(monkeypatch, found, error):
 def test_missing_jinja_is_reported_with_its_remedy(monkeypatch):
     document._template.cache_clear()
     monkeypatch.setitem(__import__("sys").modules, "jinja2", None)
-    with pytest.raises(ReportError, match=r"pip install 'pytest-accel\[report\]'"):
+    with pytest.raises(ReportError, match=r"pip install jinja2 plotly"):
         render_page(make_session([make_result()]), plotly_js=LIBRARY)
 
 

@@ -81,6 +81,16 @@ def test_failure_of_the_new_environment_alone_is_shown_beside_ok():
     assert "FAILED  test_a: off" in "\n".join(screen(found))
 
 
+def test_tolerance_that_is_no_gate_is_not_called_ok():
+    both = {
+        slot: make_session([replace(each, tolerance=0.6) for each in session.results])
+        for slot, session in sessions({"test_a": 1.1}).items()
+    }
+    for strict in (False, True):
+        (result,) = upgrade_results(both, 5, strict=strict).results
+        assert (result.status, result.failed) == (Ending.NOT_GATED, strict)
+
+
 def test_benchmark_that_the_new_environment_does_not_have_fails():
     found = sessions({"test_a": 1.0})
     gone = {slot: make_session([]) if slot.side == "new" else each for slot, each in found.items()}

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_accel.stats.gate import StepTime
+from pytest_accel.stats.gate import Outcome, StepTime, Verdict
+from pytest_accel.stats.metric_gates import ANCHOR
 from pytest_accel.stats.results import (
     LOSS_TOLERANCE,
     BenchmarkCost,
+    Ending,
     ScalingPoint,
     cost_line,
     describe_loss_change,
     scaling_figure,
+    status_of,
+    worst_status,
 )
 from pytest_accel.stats.run import Run
 
@@ -177,3 +182,30 @@ def test_the_shares_are_all_there_is(spent):
     shares = [int(each) for each in re.findall(r"(\d+) % ", cost_line(spent, "verdict"))]
     assert len(shares) == 3
     assert abs(sum(shares) - 100) <= 1.5  # each rounded
+
+
+# --- a tolerance that is no gate ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_only_what_a_wide_tolerance_hides_is_not_gated(outcome):
+    hidden = outcome in (Outcome.OK, Outcome.IMPROVED, Outcome.INCONCLUSIVE)
+    assert status_of(Verdict(outcome=outcome, tolerance=0.2)) is outcome
+    wide = Verdict(outcome=outcome, tolerance=0.21)
+    assert status_of(wide) is (Ending.NOT_GATED if hidden else outcome)
+    assert status_of(replace(wide, of=ANCHOR)) is outcome, "an anchor's tolerance is 1.5 times the row's"
+
+
+@pytest.mark.parametrize(
+    ("throughput", "metric", "status"),
+    [
+        ((Outcome.OK, 0.6), (Outcome.OK, 0.05), Ending.NOT_GATED),
+        ((Outcome.OK, 0.6), (Outcome.REGRESSED, 0.6), Outcome.REGRESSED),
+        ((Outcome.INCONCLUSIVE, 0.6), (Outcome.INCONCLUSIVE, 0.05), Outcome.INCONCLUSIVE),
+        ((Outcome.OK, 0.05), (Outcome.INCONCLUSIVE, 0.6), Outcome.OK),
+        ((Outcome.IMPROVED, 0.05), (Outcome.OK, 0.05), Outcome.IMPROVED),
+    ],
+)
+def test_gated_metric_decides_beside_throughput_that_is_not_gated(throughput, metric, status):
+    first, second = (Verdict(outcome=outcome, tolerance=width) for outcome, width in (throughput, metric))
+    assert worst_status(first, [replace(second, of="accuracy")]) is status

@@ -363,8 +363,9 @@ class BenchmarkSession:
         return row.count if report.skipped else "passed", row.letter, (row.word, row.markup)
 
     def is_repeated_error(self, report: pytest.TestReport) -> bool:
-        unmet = self.selection.unmet
-        return report.failed and report.nodeid in unmet and report.nodeid != next(iter(unmet))
+        unmet = self.selection.unmet if self.settings.require else {}
+        repeated = report.nodeid in unmet and report.nodeid != next(iter(unmet))
+        return repeated and report.failed and report.when == "setup"
 
     def counted_as(self, report: pytest.TestReport) -> Status | None:
         """Return the verdict as which pytest's last line counts a report; None where it counts it itself."""

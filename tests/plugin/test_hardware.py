@@ -87,6 +87,30 @@ class TestMissing:
         assert sum(line.startswith("ERROR ") for line in result.outlines) == 1
         assert suite.junit().find("testsuite").get("errors") == "7"
 
+    @pytest.mark.parametrize("required", [(), ("--accel-require",)])
+    def test_error_of_a_teardown_is_shown_where_hardware_is_missing(self, bench, required):
+        bench.pytester.makepyfile(
+            test_suite="""
+            import pytest
+
+            @pytest.fixture(scope="session")
+            def service():
+                yield
+                raise RuntimeError("the service did not stop")
+
+            def test_plain(service):
+                pass
+
+            @pytest.mark.parametrize("n", range(2))
+            @pytest.mark.gh200
+            def test_elsewhere(accel, n):
+                pass
+            """
+        )
+        result = bench.run(*required)
+        result.stdout.fnmatch_lines(["E *RuntimeError: the service did not stop"])
+        result.assert_outcomes(passed=1, errors=3 if required else 1, skipped=0 if required else 2)
+
     def test_expression_chooses_among_the_platforms_of_an_item(self, bench):
         bench.write("@pytest.mark.gh200\ndef test_step(accel):\n    measure(accel)\n")
         bench.run("-m", "gh200").assert_outcomes(skipped=1)

@@ -37,12 +37,12 @@ def status_of(verdict: Verdict) -> Status:
 
 
 def worst_status(throughput: Verdict, metrics: Sequence[Verdict]) -> Status:
-    """Return the status of a benchmark: the worst outcome of what is gated, and not gated where its throughput is not."""
-    gated = [each for each in metrics if status_of(each) is each.outcome]
-    if status_of(throughput) is throughput.outcome:
-        return worst(throughput, gated)
-    found = worst(replace(throughput, outcome=Outcome.OK), gated)
-    return Ending.NOT_GATED if found is Outcome.OK else found
+    """Return the status of a benchmark: the worst outcome of what is gated; not gated where that is fine and some is not."""
+    verdicts = (throughput, *metrics)
+    gated = [each for each in verdicts if status_of(each) is each.outcome]
+    found = worst(throughput if throughput in gated else replace(throughput, outcome=Outcome.OK), gated)
+    fine = found in (Outcome.OK, Outcome.IMPROVED)
+    return Ending.NOT_GATED if fine and len(gated) < len(verdicts) else found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -202,10 +202,12 @@ def test_only_what_a_wide_tolerance_hides_is_not_gated(outcome):
         ((Outcome.OK, 0.6), (Outcome.OK, 0.05), Ending.NOT_GATED),
         ((Outcome.OK, 0.6), (Outcome.REGRESSED, 0.6), Outcome.REGRESSED),
         ((Outcome.INCONCLUSIVE, 0.6), (Outcome.INCONCLUSIVE, 0.05), Outcome.INCONCLUSIVE),
-        ((Outcome.OK, 0.05), (Outcome.INCONCLUSIVE, 0.6), Outcome.OK),
+        ((Outcome.OK, 0.05), (Outcome.INCONCLUSIVE, 0.6), Ending.NOT_GATED),
+        ((Outcome.IMPROVED, 0.05), (Outcome.OK, 0.6), Ending.NOT_GATED),
+        ((Outcome.INVALID, 0.05), (Outcome.OK, 0.6), Outcome.INVALID),
         ((Outcome.IMPROVED, 0.05), (Outcome.OK, 0.05), Outcome.IMPROVED),
     ],
 )
-def test_gated_metric_decides_beside_throughput_that_is_not_gated(throughput, metric, status):
+def test_what_is_not_gated_hides_no_loss_and_is_not_ok(throughput, metric, status):
     first, second = (Verdict(outcome=outcome, tolerance=width) for outcome, width in (throughput, metric))
     assert worst_status(first, [replace(second, of="accuracy")]) is status

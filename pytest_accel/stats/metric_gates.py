@@ -16,6 +16,7 @@ from pytest_accel.stats.gate import (
     Policy,
     Verdict,
     centre,
+    is_unconfirmed,
     judge,
     loss,
     summaries,
@@ -98,14 +99,15 @@ def judge_rest(baseline: Sequence[Run], candidate: Sequence[Run], c: float, poli
     """
     if not c:
         return judge(baseline, candidate, policy)
-    return at_best_ok(replace(judge(baseline, without_shift(c, candidate), policy), common=loss(c)))
+    return at_best_ok(replace(judge(baseline, without_shift(c, candidate), policy), common=loss(c)), policy)
 
 
-def at_best_ok(verdict: Verdict) -> Verdict:
+def at_best_ok(verdict: Verdict, policy: Policy) -> Verdict:
     """Return a gain as ok, without another run to be sure of it."""
     if verdict.outcome not in {Outcome.OK, Outcome.IMPROVED}:
         return verdict
-    return replace(verdict, outcome=Outcome.OK, wants_another_run=False)
+    unconfirmed = is_unconfirmed(verdict.outcome, verdict.slow_group, verdict.runs, policy)
+    return replace(verdict, outcome=Outcome.OK, wants_another_run=verdict.wants_another_run and unconfirmed)
 
 
 def total_slowdown(verdict: Verdict) -> Estimate | None:
@@ -272,7 +274,7 @@ def judge_anchor(anchor: Sequence[Run], candidate: Sequence[Run], c: float, poli
     again and again follows a slow loss down. Faster than the anchor is ok.
     """
     wider = replace(policy, tolerance=min(ANCHOR_SHARE * policy.tolerance, _MOST_TOLERANCE))
-    return replace(at_best_ok(judge_rest(anchor, candidate, c, wider)), of=ANCHOR)
+    return replace(at_best_ok(judge_rest(anchor, candidate, c, wider), wider), of=ANCHOR)
 
 
 def worst(throughput: Verdict, metrics: Sequence[Verdict]) -> Outcome:

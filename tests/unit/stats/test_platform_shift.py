@@ -130,6 +130,11 @@ class TestTheRest:
         assert verdict.outcome is Outcome.OK
         assert not judge_rest(self.BASELINE, runs(0.0), 0.08, POLICY).wants_another_run
 
+    def test_a_slow_run_beside_the_rest_is_confirmed_by_another(self):
+        verdict = judge_rest(self.BASELINE, runs(0.08, 0.08, 0.08, 0.55), 0.08, POLICY)
+        assert verdict.outcome is Outcome.OK
+        assert verdict.wants_another_run
+
 
 @given(st.floats(0.001, 0.3), st.floats(-0.3, 0.3))
 def test_the_rest_and_what_all_lost_are_the_whole(c, d):

@@ -373,8 +373,10 @@ class BenchmarkSession:
         verdict = properties.get("accel.verdict")
         if verdict is None or report.when == "teardown" or hasattr(report, "wasxfail"):
             return None
-        status = next(each for each in VERDICTS if each.value == verdict)
-        return None if report.failed and not fails(status, self.settings) else status
+        status = next(
+            (each for each in VERDICTS if each.value == verdict), None
+        )  # None: a test's own property
+        return None if status and report.failed and not fails(status, self.settings) else status
 
     def last_line(
         self, stats: Mapping[str, Sequence[pytest.TestReport]], parts: Sequence[Line], color: str
@@ -390,11 +392,14 @@ class BenchmarkSession:
         ]
         for text, markup in parts:
             number, _, category = text.partition(" ")
-            if repeated and category in ("error", "errors"):
-                shown.append((counted(int(number) + repeated, "error"), markup))
-            elif ours := sum(status is not None for status in found.get(category, ())):
-                left = int(number) - ours
-                shown += [(f"{left} {category}", markup)] if left else []
+            is_error = category in ("error", "errors")
+            ours = sum(status is not None for status in found.get("error" if is_error else category, ()))
+            more = repeated if is_error else 0
+            if ours or more:
+                left = int(number) - ours + more
+                shown += (
+                    [(counted(left, "error") if is_error else f"{left} {category}", markup)] if left else []
+                )
             elif number.isdecimal() or not counted_as:  # else "no tests ran"
                 shown.append((text, markup))
         calm = color == "green" and all(map(is_resolved, counted_as))

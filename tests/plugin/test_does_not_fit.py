@@ -90,6 +90,15 @@ class TestUsedToFit:
         assert len(case.findall("failure")) == 1
         assert properties(case)["accel.verdict"] == "regressed"
 
+    def test_batches_that_a_fixture_no_longer_fits_are_counted_once(self, bench):
+        names = ("test_one", "test_two")
+        tests = "".join(f"\n\ndef {name}(accel, built):\n    measure(accel)\n" for name in names)
+        bench.write(
+            UNFIT + "\n@pytest.fixture\ndef built(accel):\n    does_not_fit(accel.item, TEXT)\n" + tests
+        )
+        bench.baseline(**dict.fromkeys(names, bench.SAME))
+        bench.run().stdout.re_match_lines([r"=+ 2 regressed in .*"])
+
     @pytest.mark.parametrize(
         ("built", "fails"),
         [({}, True), ({"batch": 2}, False), ({"data_source": "files"}, False), (None, False)],

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -201,17 +201,22 @@ def other_roots(cases: Iterable[Case], settings: Settings, root: Path) -> Iterat
     """Yield where benchmarks without a baseline have one: node ids begin at the root directory, which may have changed."""
     from pytest_accel.storage.baselines import BaselineError, BaselineStore  # workers need no baselines
 
+    @cache  # many benchmarks share a file
+    def stored(folder: Path, disk_name: str, suite: str) -> Collection[str]:
+        with suppress(BaselineError):
+            file = BaselineStore(folder).read(disk_name, suite)
+            return file.benchmarks if file else ()
+        return ()
+
     found: Counter[tuple[Path, Path]] = Counter()
     for case in cases:
         if case.verdict is None or case.verdict.outcome is not Outcome.NO_BASELINE:
             continue
         for other in case.item.path.parents:
             key = case.item.path.relative_to(other).as_posix() + "".join(case.key.partition("::")[1:])
-            store, file = BaselineStore(baselines_root(settings, other)), None
-            with suppress(BaselineError):
-                file = store.read(case.disk_name, case.suite)
-            if other != root and file and key in file.benchmarks:
-                found[other, store.path(case.disk_name, case.suite)] += 1
+            folder = baselines_root(settings, other)
+            if other != root and key in stored(folder, case.disk_name, case.suite):
+                found[other, BaselineStore(folder).path(case.disk_name, case.suite)] += 1
                 break
     for (other, path), number in found.items():
         yield (

@@ -46,9 +46,7 @@ class Policy:
 
     tolerance: float = 0.05  # tolerated loss of throughput; a loss of this size should be caught
     max_repeats: int = 5  # runs of the candidate, the first included
-    least_runs: int = (
-        1  # before ok ends the repeats; more where the history gives reason to doubt a single run
-    )
+    least_runs: int = 1  # before ok is said; more where the history gives reason to doubt a single run
     # One-sided levels of `regressed` after repeat 1, 2, ...; 0 is never: a single run may be throttled.
     alpha: tuple[float, ...] = (0.0, 0.005, 0.01, 0.02, 0.05)
     beta: tuple[float, ...] = (0.02, 0.02, 0.03, 0.05, 0.10)  # the same for `ok`
@@ -210,7 +208,9 @@ def judge(
     )
     group = find_slow_group(baseline, candidate, policy) if noise_only_slows else None
     outcome = unstable_or(decide(difference, policy), group, policy)
-    is_wanted = is_open(outcome, difference, policy) or is_unconfirmed(outcome, group, repeats, policy)
+    if outcome is Outcome.OK and repeats < min(policy.least_runs, policy.max_repeats):
+        outcome = Outcome.INCONCLUSIVE
+    is_wanted = is_open(outcome, difference, policy) or is_unconfirmed(outcome, group, policy)
     wanted = repeats < policy.max_repeats and is_wanted
     undecidable = wanted and outcome is Outcome.INCONCLUSIVE and is_undecidable(baseline, difference, asked)
     return Verdict(
@@ -289,11 +289,10 @@ def unstable_or(outcome: Outcome, group: SlowGroup | None, policy: Policy) -> Ou
     return Outcome.UNSTABLE if group.runs >= enough else outcome
 
 
-def is_unconfirmed(outcome: Outcome, group: SlowGroup | None, repeats: int, policy: Policy) -> bool:
-    """Return whether ok needs another run: one was slower than throttling makes it, or a single run is doubted."""
-    if outcome not in {Outcome.OK, Outcome.IMPROVED}:
-        return False
-    return repeats < policy.least_runs or (group is not None and group.least_loss > policy.deepest_throttle)
+def is_unconfirmed(outcome: Outcome, group: SlowGroup | None, policy: Policy) -> bool:
+    """Return whether ok needs another run: one was slower than throttling makes it."""
+    is_slow = group is not None and group.least_loss > policy.deepest_throttle
+    return is_slow and outcome in {Outcome.OK, Outcome.IMPROVED}
 
 
 def is_undecidable(baseline: Sequence[RunSummary], difference: Difference, policy: Policy) -> bool:

@@ -106,7 +106,7 @@ def at_best_ok(verdict: Verdict, policy: Policy) -> Verdict:
     """Return a gain as ok, without another run to be sure of it."""
     if verdict.outcome not in {Outcome.OK, Outcome.IMPROVED}:
         return verdict
-    unconfirmed = is_unconfirmed(verdict.outcome, verdict.slow_group, verdict.runs, policy)
+    unconfirmed = is_unconfirmed(verdict.outcome, verdict.slow_group, policy)
     return replace(verdict, outcome=Outcome.OK, wants_another_run=verdict.wants_another_run and unconfirmed)
 
 

@@ -102,7 +102,7 @@ def judge_pairs(
     )
     group = find_slow_group(old, new, policy)
     outcome = unstable_or(decide(difference, policy), group, policy)
-    wanted = is_open(outcome, difference, policy) or is_unconfirmed(outcome, group, len(new), policy)
+    wanted = is_open(outcome, difference, policy) or is_unconfirmed(outcome, group, policy)
     is_last = blocks >= schedule[-1]
     return Verdict(
         outcome=outcome,

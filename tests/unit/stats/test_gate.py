@@ -467,9 +467,10 @@ def test_slow_run_is_followed_to_the_last_repeat_and_kept_in_the_verdict():
 
 def test_doubted_benchmark_is_ok_only_after_a_second_run():
     doubting = Policy(least_runs=2)
-    assert judge(QUIET, tonight(0.0), doubting).wants_another_run
-    assert not judge(QUIET, tonight(0.0, 0.001), doubting).wants_another_run
-    assert not judge(QUIET, tonight(0.0), Policy(least_runs=2, max_repeats=1)).wants_another_run
+    found = [judge(QUIET, tonight(*runs), doubting) for runs in ((0.0,), (0.0, 0.001))]
+    assert [each.outcome for each in found] == [Outcome.INCONCLUSIVE, Outcome.OK]
+    assert [each.wants_another_run for each in found] == [True, False]
+    assert judge(QUIET, tonight(0.0), replace(doubting, max_repeats=1)).outcome is Outcome.OK, "as asked"
 
 
 # --- intervals ------------------------------------------------------------------------------------

@@ -250,6 +250,7 @@ def _follow(name: str, places: Sequence[Sessions], max_blocks: int) -> PairedBen
             if not verdict.wants_another_run:
                 found.end(verdict.outcome)
                 return found
+            found.verdict = replace(verdict, outcome=Outcome.INCONCLUSIVE)
             found.status, found.why = Outcome.INCONCLUSIVE, ""
     return found
 

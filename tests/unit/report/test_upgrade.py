@@ -81,6 +81,14 @@ def test_failure_of_the_new_environment_alone_is_shown_beside_ok():
     assert "FAILED  test_a: off" in "\n".join(screen(found))
 
 
+@pytest.mark.parametrize("times", [1.0, 1.4])
+def test_upgrade_that_ended_between_two_tests_is_inconclusive(times):
+    # Of 2 blocks; the first test is after 4.
+    (result,) = upgrade_results(sessions({"test_a": times}), 20).results
+    assert (result.status, result.failed) == (Outcome.INCONCLUSIVE, False)
+    assert result.text.endswith("it ended before this was decided")
+
+
 def test_tolerance_that_is_no_gate_is_not_called_ok():
     both = {
         slot: make_session([replace(each, tolerance=0.6) for each in session.results])

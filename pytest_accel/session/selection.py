@@ -6,7 +6,6 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -199,7 +198,7 @@ def find_vanished(
 
 def other_roots(cases: Iterable[Case], settings: Settings, root: Path) -> Iterator[str]:
     """Yield where benchmarks without a baseline have one: node ids begin at the root directory, which may have changed."""
-    from pytest_accel.storage.baselines import BaselineError, BaselineStore  # workers need no baselines
+    from pytest_accel.storage.baselines import BaselineStore  # workers need no baselines
 
     found: Counter[tuple[Path, Path]] = Counter()
     for case in cases:
@@ -207,9 +206,8 @@ def other_roots(cases: Iterable[Case], settings: Settings, root: Path) -> Iterat
             continue
         for other in case.item.path.parents:
             key = case.item.path.relative_to(other).as_posix() + "".join(case.key.partition("::")[1:])
-            store, file = BaselineStore(baselines_root(settings, other)), None
-            with suppress(BaselineError):
-                file = store.read(case.disk_name, case.suite)
+            store = BaselineStore(baselines_root(settings, other))
+            file = store.read_usable(case.disk_name, case.suite)
             if other != root and file and key in file.benchmarks:
                 found[other, store.path(case.disk_name, case.suite)] += 1
                 break
@@ -226,11 +224,6 @@ def path_of(node_id: str) -> PurePosixPath:
 
 def _stored_ids(store: BaselineStore, platform: str) -> set[str]:
     """Return the node ids of all stored benchmarks, with real or synthetic data."""
-    from pytest_accel.storage.baselines import BaselineError  # workers need no baselines
-
-    found: set[str] = set()
-    for _, suite in store.suites(platform):
-        with suppress(BaselineError):  # of a suite that was not selected: collection has refused the others
-            file = store.read(platform, suite)
-            found |= set(map(node_id_of, file.benchmarks)) if file else set()
-    return found
+    # A bad file is of a suite that was not selected: collection has refused the others.
+    files = (store.read_usable(platform, suite) for _, suite in store.suites(platform))
+    return {node_id_of(key) for file in files if file for key in file.benchmarks}

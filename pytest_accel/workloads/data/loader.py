@@ -246,9 +246,8 @@ class HostBatches:
         for_device: bool,
     ) -> None:
         self.buffered = workers * prefetch  # batches that may be ready before they are needed
-        self.burst = max(
-            1, workers
-        )  # batches that arrive together: workers start together, and take equally long
+        # Batches that arrive together: workers start together, and take equally long.
+        self.burst = max(1, workers)
         ahead: dict[str, Any] = {}
         if workers:
             ahead = {

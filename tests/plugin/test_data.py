@@ -240,23 +240,15 @@ def test_step(accel, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "mode"),
-    [((), None), (("--accel-compile=default",), "default")],
-)
-def test_compile_option_reaches_the_step(bench, arguments, mode):
-    bench.write(ASKED % ("", "compile"))
-    bench.run(*arguments).assert_outcomes(passed=1)
-    assert bench.path("asked").read_text().strip() == str(mode)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "more", "searched"),
+    ("arguments", "more", "name", "asked"),
     [
-        (("--benchmark-disable",), "", False),
-        (("--benchmark-disable",), ", cudnn_benchmark=True", True),
+        ((), "", "compile", None),
+        (("--accel-compile=default",), "", "compile", "default"),
+        (("--benchmark-disable",), "", "cudnn_benchmark", False),  # one step: a search does not pay
+        (("--benchmark-disable",), ", cudnn_benchmark=True", "cudnn_benchmark", True),
     ],
 )
-def test_disabled_measurement_searches_no_kernels(bench, arguments, more, searched):
-    bench.write(ASKED % (more, "cudnn_benchmark"))
+def test_options_of_the_session_reach_the_step(bench, arguments, more, name, asked):
+    bench.write(ASKED % (more, name))
     bench.run(*arguments).assert_outcomes(passed=1)
-    assert bench.path("asked").read_text().strip() == str(searched)
+    assert bench.path("asked").read_text().strip() == str(asked)

@@ -287,7 +287,6 @@ def _why_incomparable(
 
 
 def notes(sessions: Sessions) -> Iterator[str]:
-    """Yield notes on the whole measurement."""
     counts = Counter(
         slot.side
         for slot, session in sessions.items()

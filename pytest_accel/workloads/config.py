@@ -178,7 +178,6 @@ class StepConfig:
 
     @property
     def name(self) -> str:
-        """The name of the model."""
         return callable_name(self.model) if callable(self.model) else self.model
 
     @property

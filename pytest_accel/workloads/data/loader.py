@@ -306,7 +306,6 @@ class HostBatches:
                     raise _lost(f"no batch came within {TIMEOUT_S:g} s") from None
 
     def close(self) -> None:
-        """End the workers."""
         # torch ends them when their iterator is freed, and the traceback of an error would keep it alive.
         end_workers = getattr(self._batches, "_shutdown_workers", None)
         if end_workers is not None:

@@ -33,12 +33,8 @@ WORKER_VARIABLE = "PYTEST_ACCEL_WORKER"  # what a rank must know; removed from t
 # Stays, so that all processes that a rank starts can be found and ended.
 GROUP_ID_VARIABLE = "PYTEST_ACCEL_GROUP_ID"
 
-COMPILE_MODES = (
-    "default",
-    "reduce-overhead",
-    "max-autotune",
-    "max-autotune-no-cudagraphs",
-)  # of torch.compile
+# Of torch.compile
+COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 REPORT_FORMATS = {".html": "report", ".md": "summary"}  # by suffix
 
 

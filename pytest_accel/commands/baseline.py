@@ -17,11 +17,10 @@ from pytest_accel.commands.registry import (
     baselines_folder,
     by_keyword,
     command,
-    find_project,
+    project_catalogue,
 )
 
 if TYPE_CHECKING:
-    from pytest_accel.platforms.catalogue import Catalogue
     from pytest_accel.storage.baseline_edits import EntryEdit, Tolerance
     from pytest_accel.storage.baselines import BaselineFile
 
@@ -73,7 +72,7 @@ def _check(folder: Path) -> int:
     from pytest_accel.stats.quantities import counted, inert, printable
     from pytest_accel.storage.baseline_edits import check_baselines
 
-    catalogue = _catalogue()
+    catalogue = project_catalogue()
     found = dict(check_baselines(folder, lambda name: catalogue.find(name.partition("-")[0]) is not None))
     if not found:
         raise ValueError(f"{folder} holds nothing to check. Name the folder of baselines with --baselines.")
@@ -196,10 +195,3 @@ def _refuse_unknown(named: list[str], files: list[BaselineFile]) -> None:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _catalogue() -> Catalogue:
-    """Return the catalogue with the platforms of the project."""
-    from pytest_accel.platforms.catalogue import load_catalogue, user_platforms
-
-    return load_catalogue(user_platforms(find_project(Path.cwd()).root / "pyproject.toml"))

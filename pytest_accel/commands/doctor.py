@@ -18,7 +18,7 @@ from pytest_accel.commands.registry import (
     baselines_folder,
     command,
     data_folder,
-    find_project,
+    project_catalogue,
 )
 from pytest_accel.doctor.findings import Finding, Level, to_plain, worst
 from pytest_accel.platforms.host import format_list
@@ -41,10 +41,9 @@ WARNED = "Measuring works; figures may be noisier, or of another kind"
 def doctor(args: argparse.Namespace) -> int:
     """Show the platforms that this machine is, and its state; exit status 1 where something would spoil measurements."""
     from pytest_accel.doctor import doctor as checks
-    from pytest_accel.platforms.catalogue import load_catalogue, user_platforms
     from pytest_accel.platforms.machine import detect
 
-    catalogue = load_catalogue(user_platforms(find_project(Path.cwd()).root / "pyproject.toml"))
+    catalogue = project_catalogue()
     machine, baselines = detect(catalogue), baselines_folder(args)
     findings = checks.examine(checks.Roots(data=data_folder(args), baselines=baselines), os.environ)
     if args.json:

@@ -11,7 +11,10 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pytest_accel.platforms.catalogue import Catalogue
 
 CommandFunction = Callable[[argparse.Namespace], int]
 Argument = tuple[tuple[str, ...], dict[str, Any]]
@@ -165,6 +168,13 @@ def _locate(name: str, given: str | None) -> tuple[Path | None, str]:
     except pytest.UsageError as error:
         raise ValueError(str(error)) from None
     return (relative_path(here, base / Path(value).expanduser()) if value else None), origin
+
+
+def project_catalogue() -> Catalogue:
+    """Return the catalogue with the platforms of the project."""
+    from pytest_accel.platforms.catalogue import load_catalogue, user_platforms
+
+    return load_catalogue(user_platforms(find_project(Path.cwd()).root / "pyproject.toml"))
 
 
 def find_project(start: Path) -> Project:

@@ -214,9 +214,8 @@ def _all_reduce_s(ranks: Ranks, device: torch.device, size_bytes: int, wait: Act
     import torch
     from torch import distributed
 
-    buffer = torch.zeros(
-        size_bytes // 4, dtype=torch.float32, device=device
-    )  # zeros: sums of sums stay finite
+    # Zeros: sums of sums stay finite.
+    buffer = torch.zeros(size_bytes // 4, dtype=torch.float32, device=device)
 
     def slowest_s(calls: int) -> float:
         ranks.barrier()

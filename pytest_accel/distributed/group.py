@@ -25,9 +25,8 @@ from pytest_accel.storage.codec import encode
 TICK_S = 0.5  # between two calls of `waiting`
 _POLL_S = 0.02
 _LEAVE_S = 10.0  # for ranks to leave by themselves: torch alone takes seconds to end
-_LOST_S = (
-    2.0  # for the other ranks to notice that one is gone, and for its process to end after its connection
-)
+# For the other ranks to notice that one is gone, and for its process to end after its connection.
+_LOST_S = 2.0
 _FAILED_S = 10.0  # for the other ranks when one has failed: they may wait for it in a collective
 _SKIPPED_S = 30.0  # for the other ranks when one skipped
 _GLOO_CHATTER = "[Gloo] Rank "  # gloo prints its connections on stdout

@@ -247,7 +247,6 @@ class SynchronizingTimer:
 class PedanticBenchmark(Protocol):
     """The part of pytest-benchmark's fixture that is used."""
 
-    disabled: bool
     stats: object
 
     def pedantic(self, target: Step, *, rounds: int, iterations: int) -> object: ...

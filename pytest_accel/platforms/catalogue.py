@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-_DEVICE = re.compile(r"[a-z][a-z0-9_]*")
+_DEVICE = re.compile(r"[a-z][a-z0-9_]*")  # an identifier in lower case, so that it can be a marker
 _COUNTS = re.compile(r"(?:x(\d{1,3}))?(?:n(\d{1,9}))?")  # four digits after an x are a model number (rtx6000)
 _UNLISTED = re.compile(rf"([a-z][a-z0-9_]*?){_COUNTS.pattern}")
 
@@ -39,11 +39,6 @@ class PlatformName:
     def devices(self) -> int:
         """How many devices in all."""
         return self.per_node * self.nodes
-
-
-def is_device_name(text: str) -> bool:
-    """Whether the text can name a device: an identifier in lower case, so that it can be a marker."""
-    return _DEVICE.fullmatch(text) is not None
 
 
 def parse_name(text: str, devices: Collection[str] | None = None) -> PlatformName:
@@ -107,9 +102,8 @@ class Variant:
     patterns: tuple[str, ...] = ()  # regular expressions of the full device name, letter case ignored
     memory_gb: float | None = None  # nominal size, as in the data sheet
     dtypes: tuple[str, ...] = ()  # precisions that it computes in (default: those of `peaks_tflops`)
-    peaks_tflops: Mapping[str, float] = field(
-        default_factory=dict, hash=False
-    )  # dense peaks, not sparse ones
+    # Dense peaks, not sparse ones.
+    peaks_tflops: Mapping[str, float] = field(default_factory=dict, hash=False)
     bandwidth_gb_s: float | None = None  # of the device's memory
     tdp_w: float | None = None  # maximum power
     interconnect: str = ""  # link to the other devices, for people
@@ -151,7 +145,7 @@ class DeviceKind:
     variants: tuple[Variant, ...] = ()  # products, if there are several
 
     def __post_init__(self) -> None:
-        if not is_device_name(self.key) or self.key in RESERVED:
+        if not _DEVICE.fullmatch(self.key) or self.key in RESERVED:
             raise ValueError(
                 f"key: {self.key!r} cannot name a platform. Use lower case letters, digits and underscores, a letter"
                 f" first, and none of {', '.join(sorted(RESERVED))}."

@@ -16,16 +16,10 @@ from pytest_accel.stats.quantities import ASSUMED, counted, inert, noise_percent
 from pytest_accel.storage.baselines import BaselineEntry, BaselineFile
 from pytest_accel.storage.codec import encode
 
-_ENVIRONMENT_FACTS = [
-    "device_name",
-    "power_limit_w",
-    "cpu_model",
-    "driver",
-    "cuda",
-    "torch",
-    "python",
-    "container_image",
-]
+_ENVIRONMENT_FACTS = (
+    *("device_name", "power_limit_w", "cpu_model"),
+    *("driver", "cuda", "torch", "python", "container_image"),
+)
 
 # --- stored runs ------------------------------------------------------------------------------------
 
@@ -99,18 +93,8 @@ def _table(stored: Sequence[ShownBenchmark]) -> list[str]:
                 "; ".join(filter(None, [provisional, found.too_noisy, found.no_gate, anchored])) or "ok",
             ]
         )
-    titles = [
-        "benchmark",
-        "runs>",
-        "sessions>",
-        "throughput>",
-        "unit",
-        "±>",
-        "noise>",
-        "resolves>",
-        "tolerance>",
-        "state",
-    ]
+    titles = ["benchmark", "runs>", "sessions>", "throughput>", "unit"]
+    titles += ["±>", "noise>", "resolves>", "tolerance>", "state"]
     return text_table(titles, rows)
 
 

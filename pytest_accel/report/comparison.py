@@ -59,7 +59,6 @@ class TextTable:
 
 
 def render(comparison: Comparison, form: str) -> str:
-    """Return the whole comparison as text."""
     return FORMATS[form](comparison)
 
 

@@ -18,11 +18,8 @@ if TYPE_CHECKING:  # SQLite is loaded only where it is needed
 BLOCKS = "▁▂▃▄▅▆▇█"
 WIDTH = 60  # of a line of blocks
 _NARROWEST = 0.04  # of the level: smaller movements look flat
-SLOW_OF, SLOW_BEFORE, SLOW_OFTEN = (
-    6,
-    12,
-    3,
-)  # newest sessions, those before, and how many of the newest are news
+# Newest sessions, those before, and how many of the newest are news.
+SLOW_OF, SLOW_BEFORE, SLOW_OFTEN = 6, 12, 3
 _SHORT = 12  # digits of a revision
 
 
@@ -140,17 +137,8 @@ def sessions_table(sessions: Sequence[SessionFacts]) -> list[str]:
         ]
         for each in sessions
     ]
-    titles = [
-        "when (UTC)",
-        "session",
-        "revision",
-        "host",
-        "benchmarks>",
-        "measured>",
-        "failed>",
-        "exit>",
-        "took>",
-    ]
+    titles = ["when (UTC)", "session", "revision", "host"]
+    titles += ["benchmarks>", "measured>", "failed>", "exit>", "took>"]
     return text_table(titles, rows)
 
 

@@ -73,7 +73,6 @@ _NUMBERED = re.compile(r"\A(\d{1,9})([.)])(?=\s|\Z)")
 
 
 def render_summary(session: SessionResults) -> str:
-    """Return the page."""
     results = in_order(session.results)
     name = _namer(results)
     failed = [result for result in results if result.failed]

@@ -258,7 +258,6 @@ def padded_rows(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> li
 
 
 def lines_of(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> list[str]:
-    """Return the table as plain lines."""
     return ["".join(cell.text for cell in row).rstrip() for row in padded_rows(columns, rows)]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import string
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +21,7 @@ from pytest_accel.stats.measurement import Measurement
 from pytest_accel.stats.quantities import si
 from pytest_accel.stats.results import ReferenceFigure, ScalingPoint, scaling_figure
 from pytest_accel.stats.run import baseline_key
-from pytest_accel.storage.baselines import BaselineError, BaselineStore
+from pytest_accel.storage.baselines import BaselineStore
 from pytest_accel.storage.references import (
     METRICS,
     Expectation,
@@ -200,9 +199,8 @@ def _fewest(
 ) -> tuple[PlatformName, ScalingPoint] | None:
     """Return the smallest platform of this device with a baseline of the same configuration."""
     for platform in _smaller(case.platform):
-        file = None
-        with suppress(BaselineError):  # not selected here: a session that selects it reports the error
-            file = store.read(machine.disk_name(platform), case.suite)
+        # A bad file is not selected here: a session that selects it reports the error.
+        file = store.read_usable(machine.disk_name(platform), case.suite)
         entry = file.benchmarks.get(baseline_key(case.node_id, found.configuration)) if file else None
         if file is None or entry is None or dict(entry.configuration) != dict(found.configuration):
             continue

@@ -6,7 +6,6 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
 from functools import cache, cached_property
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -199,14 +198,12 @@ def find_vanished(
 
 def other_roots(cases: Iterable[Case], settings: Settings, root: Path) -> Iterator[str]:
     """Yield where benchmarks without a baseline have one: node ids begin at the root directory, which may have changed."""
-    from pytest_accel.storage.baselines import BaselineError, BaselineStore  # workers need no baselines
+    from pytest_accel.storage.baselines import BaselineStore  # workers need no baselines
 
     @cache  # many benchmarks share a file
     def stored(folder: Path, disk_name: str, suite: str) -> Collection[str]:
-        with suppress(BaselineError):
-            file = BaselineStore(folder).read(disk_name, suite)
-            return file.benchmarks if file else ()
-        return ()
+        file = BaselineStore(folder).read_usable(disk_name, suite)
+        return file.benchmarks if file else ()
 
     found: Counter[tuple[Path, Path]] = Counter()
     for case in cases:
@@ -231,11 +228,6 @@ def path_of(node_id: str) -> PurePosixPath:
 
 def _stored_ids(store: BaselineStore, platform: str) -> set[str]:
     """Return the node ids of all stored benchmarks, with real or synthetic data."""
-    from pytest_accel.storage.baselines import BaselineError  # workers need no baselines
-
-    found: set[str] = set()
-    for _, suite in store.suites(platform):
-        with suppress(BaselineError):  # of a suite that was not selected: collection has refused the others
-            file = store.read(platform, suite)
-            found |= set(map(node_id_of, file.benchmarks)) if file else set()
-    return found
+    # A bad file is of a suite that was not selected: collection has refused the others.
+    files = (store.read_usable(platform, suite) for _, suite in store.suites(platform))
+    return {node_id_of(key) for file in files if file for key in file.benchmarks}

@@ -145,9 +145,8 @@ class BenchmarkSession:
             with_scaling=self.with_scaling,
         )
         terminal: Any = config.pluginmanager.get_plugin("terminalreporter")
-        if build := getattr(
-            terminal, "build_summary_stats_line", None
-        ):  # pytest has no hook for its last line
+        # pytest has no hook for its last line.
+        if build := getattr(terminal, "build_summary_stats_line", None):
             terminal.build_summary_stats_line = lambda: self.last_line(terminal.stats, *build())
         # In this process only for debugging.
         self.in_process = settings.in_process or any(

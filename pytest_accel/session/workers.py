@@ -231,9 +231,8 @@ def add_to_pytest_benchmark(
     from pytest_benchmark.utils import NameWrapper
 
     rounds_s, iterations = measurement.run.rounds_s, measurement.run.steps_per_round
-    clock = (
-        at_s for round_s in rounds_s for at_s in (0.0, round_s * iterations)
-    )  # read twice for each round
+    # Read twice for each round.
+    clock = (at_s for round_s in rounds_s for at_s in (0.0, round_s * iterations))
     session = item.config._benchmarksession  # type: ignore[attr-defined]  # noqa: SLF001 - as its fixture does
     marked = item.get_closest_marker("benchmark")
     options = {

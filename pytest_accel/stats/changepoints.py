@@ -157,7 +157,7 @@ def _energies(values: Sequence[float]) -> list[float]:
 def _clipped(values: Sequence[float]) -> list[float]:
     """Clip values to CLIP robust standard deviations about their median."""
     middle = median(values)
-    reach = CLIP * spread(values, middle)
+    reach = CLIP * spread(values)
     if reach == 0:  # more than half are equal: there is no noise to measure by
         return list(values)
     return [min(max(value, middle - reach), middle + reach) for value in values]

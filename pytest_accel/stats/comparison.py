@@ -218,7 +218,6 @@ def was_slowed(run: Run) -> bool:
 
 
 def slowed_text(runs: Iterable[Run]) -> str:
-    """Return the slowdown that was measured."""
     return percent(max((run.metrics.get("slowdown_felt", 0.0) for run in runs), default=0.0))
 
 

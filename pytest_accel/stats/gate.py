@@ -51,9 +51,8 @@ class Policy:
     alpha: tuple[float, ...] = (0.0, 0.005, 0.01, 0.02, 0.05)
     beta: tuple[float, ...] = (0.02, 0.02, 0.03, 0.05, 0.10)  # the same for `ok`
     improved_level: float = 0.01
-    undecidable_resolution: float = (
-        3.0  # times the tolerance: stored runs that resolve no less may leave a verdict open at once
-    )
+    # Times the tolerance: stored runs that resolve no less may leave a verdict open at once.
+    undecidable_resolution: float = 3.0
     # Prior of the run-to-run noise: two processes of one code differ by .3 to 3 % (H200, ResNet-50: .4 %).
     prior_noise: float = 0.01  # s0, of ln(step time)
     prior_degrees_of_freedom: float = 3.0  # nu0: five measured runs outweigh it
@@ -138,9 +137,8 @@ class Verdict:
     runs: int = 0  # K, of the candidate
     baseline_runs: int = 0  # R
     wants_another_run: bool = False  # undecided, and another run may decide
-    undecidable: bool = (
-        False  # undecided, and at the noise of the stored runs even the last repeat would hardly decide
-    )
+    # Undecided, and at the noise of the stored runs even the last repeat would hardly decide.
+    undecidable: bool = False
     reason: str = ""  # for outcomes that are not statistical
     of: str = THROUGHPUT  # or the name of a metric
     common: float = 0.0  # loss that all benchmarks of the platform share, removed before judging

@@ -88,14 +88,11 @@ def judge_pairs(
     max_blocks: int = DEFAULT_BLOCKS,
 ) -> Verdict:
     """Judge the new environment by its pairs with the old one so far; between two tests nothing is decided."""
-    policy, schedule, blocks = (
-        paired_policy(tolerance, max_blocks),
-        decision_points(max_blocks),
-        len(old) // 2,
-    )
+    policy, schedule = paired_policy(tolerance, max_blocks), decision_points(max_blocks)
+    blocks = len(old) // 2
     scale = _scale(old, new, policy)
     difference = Difference(
-        d=centre(pair_differences(old, new)),
+        d=centre(pair_differences(summaries(old), summaries(new))),
         se=scale.noise * unit_standard_error(blocks),
         degrees_of_freedom=scale.degrees_of_freedom,
         repeat=max(1, sum(at <= blocks for at in schedule)),
@@ -117,9 +114,9 @@ def judge_pairs(
     )
 
 
-def pair_differences(old: Sequence[Run], new: Sequence[Run]) -> list[float]:
-    """Return new - old in ln(step time) of each complete pair."""
-    return [after - before for before, after in zip(summaries(old), summaries(new), strict=False)]
+def pair_differences(old: Sequence[float], new: Sequence[float]) -> list[float]:
+    """Return new - old of each pair."""
+    return [after - before for before, after in zip(old, new, strict=True)]
 
 
 def _scale(old: Sequence[Run], new: Sequence[Run], policy: Policy) -> Scale:
@@ -128,8 +125,7 @@ def _scale(old: Sequence[Run], new: Sequence[Run], policy: Policy) -> Scale:
     Slow runs are capped on each side first: one throttled process must not blur all pairs. Drift moves the two pairs of
     a block apart and counts as noise, which makes the verdict more careful.
     """
-    pairs = zip(capped(summaries(old), policy), capped(summaries(new), policy), strict=True)
-    differences = [after - before for before, after in pairs]
+    differences = pair_differences(capped(summaries(old), policy), capped(summaries(new), policy))
     return pooled(sum_of_squares(differences) / 2, len(differences) - 1, [*old, *new], policy)
 
 
@@ -292,7 +288,6 @@ def _why_incomparable(
 
 
 def notes(sessions: Sessions) -> Iterator[str]:
-    """Yield notes on the whole measurement."""
     counts = Counter(
         slot.side
         for slot, session in sessions.items()

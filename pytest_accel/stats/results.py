@@ -95,9 +95,8 @@ class Result:
     benchmark: str  # its node id
     suite: str = ""
     platform: str = ""
-    disk_name: str = (
-        ""  # the folder of its baselines; another than the platform's where a device has variants
-    )
+    # The folder of its baselines; another than the platform's where a device has variants.
+    disk_name: str = ""
     status: Status
     failed: bool = False  # whether it fails the session
     lines: tuple[ReportLine, ...] = ()  # what there is to say: what decided first, notes last

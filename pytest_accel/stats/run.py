@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from statistics import fmean, median
@@ -57,7 +57,7 @@ class Run:
 
         A median of means shows a stall in every tenth step in full, and ignores a single outlier.
         """
-        return log_step_time(self.rounds_s)
+        return median(math.log(seconds) for seconds in self.rounds_s)
 
     @property
     def step_time_s(self) -> float:
@@ -95,13 +95,9 @@ class RunSummary(Protocol):
     def standard_error(self) -> float: ...
 
 
-def log_step_time(rounds_s: Iterable[float]) -> float:
-    return median(math.log(seconds) for seconds in rounds_s)
-
-
-def spread(values: Sequence[float], about: float | None = None) -> float:
-    """Return the standard deviation of normal values with this median absolute deviation, about their median or a given one."""
-    middle = median(values) if about is None else about
+def spread(values: Sequence[float]) -> float:
+    """Return the standard deviation of normal values with this median absolute deviation about their median."""
+    middle = median(values)
     return _OF_NORMAL * median(abs(value - middle) for value in values)
 
 

@@ -252,8 +252,6 @@ def _refused_auto(now: BaselineQuality, tolerance: float) -> str:
 
 
 def remove(keys: Collection[str]) -> EntryEdit:
-    """Return the edit that removes benchmarks."""
-
     def edit(key: str, entry: BaselineEntry, _prior: NoisePrior) -> tuple[str, None] | None:
         return (f"benchmark removed, {counted(len(entry.runs), 'run')}", None) if key in keys else None
 

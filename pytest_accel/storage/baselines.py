@@ -8,7 +8,6 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -90,9 +89,8 @@ class BaselineEntry:
     tolerance: float | None = None  # tolerated loss of throughput, a fraction; absent: the default
     runs: tuple[Run, ...]  # oldest first
     ledger: tuple[LedgerEntry, ...]  # every change of the runs, oldest first
-    anchor: tuple[
-        Run, ...
-    ] = ()  # runs of a release, judged with 1.5 times the tolerance; no update moves them
+    # Runs of a release, judged with 1.5 times the tolerance; no update moves them.
+    anchor: tuple[Run, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 < self.work_per_step <= MAX_WORK:
@@ -251,6 +249,13 @@ class BaselineStore:
                 raise BaselineError(str(path), place, problem)
         return file
 
+    def read_usable(self, platform: str, suite: str) -> BaselineFile | None:
+        """Return the stored baselines; None where there are none, or they cannot be used."""
+        try:
+            return self.read(platform, suite)
+        except BaselineError:
+            return None
+
     def record(
         self,
         platform: str,
@@ -287,12 +292,11 @@ def runs_of_platform(store: BaselineStore, platform: str) -> list[tuple[Run, ...
     """Return the runs of every benchmark of a platform, those of one machine together; a bad file has none."""
     groups: dict[tuple[str, str, str], list[Run]] = {}
     for _, suite in store.suites(platform):
-        with suppress(BaselineError):
-            file = store.read(platform, suite) or empty_file(platform, suite)
-            for key, entry in file.benchmarks.items():
-                for run in entry.runs:
-                    identity = file.environments[run.environment].identity
-                    groups.setdefault((suite, key, repr(sorted(identity.items()))), []).append(run)
+        file = store.read_usable(platform, suite) or empty_file(platform, suite)
+        for key, entry in file.benchmarks.items():
+            for run in entry.runs:
+                identity = file.environments[run.environment].identity
+                groups.setdefault((suite, key, repr(sorted(identity.items()))), []).append(run)
     return [tuple(runs) for runs in groups.values()]
 
 

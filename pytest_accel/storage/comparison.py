@@ -110,7 +110,6 @@ def compare(
 
 
 def matched(sides: Sequence[Side]) -> list[Group]:
-    """Return the entries of each key."""
     groups: dict[str, Group] = {}
     for index, side in enumerate(sides):
         for key, entry in side.entries.items():

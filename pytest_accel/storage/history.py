@@ -362,7 +362,6 @@ def _facts(session: SessionResults) -> SessionFacts:
 
 
 def _point(session: SessionResults, result: Result) -> str:
-    """Return the JSON of a point."""
     slowdown = total_slowdown(result.verdict) if result.verdict else None
     newest = result.runs[-1]
     memory = {} if newest.peak_memory_bytes is None else {"peak_memory_bytes": newest.peak_memory_bytes}

@@ -20,9 +20,8 @@ Model: TypeAlias = str | Callable[..., Any]
 Loss: TypeAlias = Callable[[Any, Any], Any]  # (model output, targets) -> scalar
 OptimizerFactory: TypeAlias = Callable[[Any], Any]  # parameters -> torch.optim.Optimizer
 Size: TypeAlias = int | Mapping[float, int]  # or by GB of a device's memory: {40: 256, 16: 64}
-Configuration: TypeAlias = dict[
-    str, str | int | float | bool | None
-]  # what defines a benchmark, stored with it
+# What defines a benchmark, stored with it
+Configuration: TypeAlias = dict[str, str | int | float | bool | None]
 
 SOURCES = ("auto", "synthetic", "resident", "loader")
 DECODERS = ("auto", "host", "device")
@@ -107,9 +106,8 @@ class StepConfig:
     optimizer: str | OptimizerFactory = "auto"  # auto, sgd, adam, adamw, or parameters -> a torch optimizer
     lr: float | None = None  # None: the named optimizer's
     weight_decay: float | None = None  # None: the named optimizer's
-    lr_scale: Mapping[str, float] | None = (
-        None  # factor of lr by prefix of a parameter's name, the longest match
-    )
+    # Factor of lr by prefix of a parameter's name, the longest match.
+    lr_scale: Mapping[str, float] | None = None
     clip: float | None = None  # largest norm of all gradients together
     loss: Loss | None = None  # of what the model returned and the targets; None: the task's own
     label_smoothing: float = 0.0  # of classification and language models
@@ -180,7 +178,6 @@ class StepConfig:
 
     @property
     def name(self) -> str:
-        """The name of the model."""
         return callable_name(self.model) if callable(self.model) else self.model
 
     @property

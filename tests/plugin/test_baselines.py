@@ -65,13 +65,6 @@ class TestStale:
         # At the failure, and not again below the table.
         assert sum(line.startswith("STALE-BASELINE  ") for line in result.outlines) == 1
 
-    def test_stale_baseline_warns_by_option_and_is_never_compared(self, stale):
-        stale.baseline(test_step=stale.FASTER)
-        result = stale.run("-v", "--accel-stale-baseline=warn", "--benchmark-json=out.json")
-        result.assert_outcomes(passed=1)
-        result.stdout.fnmatch_lines(["*::test_step STALE-BASELINE*", "STALE-BASELINE  test_step (cpu): *"])
-        assert len(stale.processes("test_step")) == 1
-
     def test_stale_baseline_takes_no_further_runs(self, stale):
         result = stale.run("--accel-record=1")
         result.assert_outcomes(failed=1)

@@ -74,16 +74,6 @@ def test_energy_of_a_user_source_is_reported_and_not_gated_by_default(metered):
     assert "power_peak_w" not in found  # nobody told its power
 
 
-def test_energy_is_stored_in_baselines_and_results(metered):
-    bench = metered(BASELINE_J)
-    bench.path("baselines").rename(bench.path("before"))
-    bench.run("--accel-record=1", "--accel-json=out-accel.json").assert_outcomes(passed=1)
-    (stored,) = bench.load_baseline()["benchmarks"].values()
-    assert stored["runs"][0]["metrics"][ENERGY] == pytest.approx(BASELINE_J)
-    (result,) = json.loads(bench.path("out-accel.json").read_text())["results"]
-    assert result["runs"][0]["metrics"][ENERGY] == pytest.approx(BASELINE_J)
-
-
 def test_eight_percent_more_energy_at_equal_speed_is_a_regression(metered):
     bench = metered(BASELINE_J * 1.08)
     result = bench.run(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np  # noqa: F401 - here, because it can be imported once a process, and pytester forgets it
 import pytest
 
 from pytest_accel.stats.run import MIN_ROUNDS
@@ -160,20 +159,6 @@ def test_error_in_tear_down_is_not_lost_while_the_report_is_held(bench):
     result.assert_outcomes(failed=1, errors=1)
     result.stdout.fnmatch_lines(["*OSError: leaked*"])
     assert len(list(bench.path(".benchmarks").rglob("*.json"))) == 1  # of the session, none of the repeat
-
-
-def test_scalars_of_numpy_are_numbers(bench):
-    bench.write(
-        """
-        import numpy
-
-        def test_step(accel):
-            measure(accel, work=numpy.prod((2, 3)), configuration={"rate": numpy.float32(0.5)})
-        """
-    )
-    bench.run("--benchmark-json=out.json").assert_outcomes(passed=1)
-    assert bench.accel_info()["configuration"] == {"rate": 0.5}
-    assert bench.accel_info()["work_per_step"] == 6
 
 
 class TestStep:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -234,19 +233,16 @@ def test_every_suite_has_its_page(name):
 
 
 @pytest.mark.parametrize(
-    ("suite", "row", "parameters", "may_not_fit"),
+    ("row", "may_not_fit"),
     [
-        ("segmentation", "test_training", {"model": "segformer_b4", "batch_size": 8}, True),
-        ("segmentation", "test_training", {"model": "segformer_b4", "batch_size": 1}, False),
-        ("gpt", "test_gpt_training", {"size": "800m"}, True),
-        ("gpt", "test_gpt_training", {"size": "117m"}, False),
+        ("segmentation.py::test_training[segformer_b4-8]", True),
+        ("segmentation.py::test_training[segformer_b4-1]", False),
+        ("gpt.py::test_gpt_training[800m]", True),
+        ("gpt.py::test_gpt_training[117m]", False),
     ],
 )
-def test_rows_for_a_large_device_may_not_fit_another(suite, row, parameters, may_not_fit):
-    asked = []
-    functions = runpy.run_path(str(ROOT / "bench_suites" / f"test_{suite}.py"))
-    functions[row](lambda *_, **choices: asked.append(choices), **parameters)
-    assert [choices.get("may_not_fit", False) for choices in asked] == [may_not_fit]
+def test_rows_for_a_large_device_may_not_fit_another(rows, row, may_not_fit):
+    assert rows[f"bench_suites/test_{row}"]["asked"].get("may_not_fit", False) is may_not_fit
 
 
 def test_committed_baselines_are_of_rows_that_exist(everything):

@@ -397,16 +397,6 @@ def test_anchor_of_another_machine_is_noted_and_not_judged(steady):
     assert any("its anchor is of another machine" in line["text"] for line in found["lines"])
 
 
-def test_stored_tolerance_stays_when_runs_are_replaced(steady):
-    store(steady, tolerance=0.08)
-    update = ("--accel-record=1", "--accel-update", "--accel-reason=faster")
-    steady.run(*update).assert_outcomes(passed=1)
-    assert steady.entry("test_step")["tolerance"] == 0.08
-    assert len(steady.entry("test_step")["runs"]) == 1
-    steady.run(*update, "--accel-tolerance=6%").assert_outcomes(passed=1)
-    assert steady.entry("test_step")["tolerance"] == 0.06
-
-
 # --- a whole platform -------------------------------------------------------------------------------
 
 EIGHT = tuple(f"test_step{number}" for number in range(8))

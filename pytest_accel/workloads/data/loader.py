@@ -246,9 +246,8 @@ class HostBatches:
         for_device: bool,
     ) -> None:
         self.buffered = workers * prefetch  # batches that may be ready before they are needed
-        self.burst = max(
-            1, workers
-        )  # batches that arrive together: workers start together, and take equally long
+        # Batches that arrive together: workers start together, and take equally long.
+        self.burst = max(1, workers)
         ahead: dict[str, Any] = {}
         if workers:
             ahead = {
@@ -307,7 +306,6 @@ class HostBatches:
                     raise _lost(f"no batch came within {TIMEOUT_S:g} s") from None
 
     def close(self) -> None:
-        """End the workers."""
         # torch ends them when their iterator is freed, and the traceback of an error would keep it alive.
         end_workers = getattr(self._batches, "_shutdown_workers", None)
         if end_workers is not None:

@@ -98,7 +98,6 @@ def _empty_maxima(images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 @torch.library.custom_op("pytest_accel::relu_max_pool_backward", mutates_args=())
 def relu_max_pool_backward(gradient: torch.Tensor, which: torch.Tensor) -> torch.Tensor:
-    """Return the gradient of the pixels."""
     gradient = gradient.contiguous(memory_format=torch.channels_last)
     pixels = _empty_pixels(gradient, which)
     count, channels, high, wide = gradient.shape

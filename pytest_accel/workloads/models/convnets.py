@@ -61,7 +61,6 @@ def _convolution(channels_in: int, channels: int) -> list[nn.Module]:
 def build_wide_resnet(
     name: str, *, num_classes: int = 100, channels: int = 3, dropout: float = 0.01
 ) -> WideResNet:
-    """Build it by its name in the zoo."""
     return WideResNet(WIDE_RESNET_WIDTHS[name], num_classes=num_classes, channels=channels, dropout=dropout)
 
 
@@ -110,5 +109,4 @@ def _blocks(channels: int) -> list[nn.Module]:
 
 
 def build_autoencoder(name: str, *, channels: int = 1) -> Autoencoder:
-    """Build it by its name in the zoo."""
     return Autoencoder(AUTOENCODER_WIDTHS[name], channels=channels)

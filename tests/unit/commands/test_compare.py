@@ -15,8 +15,6 @@ from pytest_accel.stats.gate import Outcome
 from pytest_accel.stats.results import Ending
 from tests.support.stored import CAPPED, OTHER, UPGRADED, baseline, result, results_file, runs
 
-PUBLISHED = Path(__file__).parents[3] / "baselines" / "published"
-
 
 @pytest.fixture
 def compare(tmp_path, monkeypatch, capsys):

@@ -164,9 +164,6 @@ def test_this_very_machine_without_torch():
 
 # --- findings ---------------------------------------------------------------------------------------
 
-SICK = Finding(group="devices", subject="ECC", text="off", level=Level.WARNING, remedy="Turn it on.")
-LOST = Finding(group="devices", subject="device", text="gone", level=Level.PROBLEM, remedy="Restart.")
-
 
 def subjects() -> set[str]:
     """Every subject in the source, where it is written out: the argument of a sheet, or a check of GPUs."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 
+import numpy as np
 import pytest
 import torch
 
@@ -55,10 +56,12 @@ def test_demand_that_is_no_number_is_refused(value):
         check(demands={"flops": None, "bytes_moved": value})
 
 
-def test_numbers_may_be_of_torch():
-    check(
-        demands={"flops": torch.tensor(3.0)}, counts={"warmup_steps": (torch.tensor(7), 0), "burst": (3, 1)}
-    )
+def test_numbers_may_be_of_torch_and_numpy():
+    counts = {"warmup_steps": (torch.tensor(7), 0), "burst": (3, 1)}
+    configuration = {"rate": np.float32(0.5)}
+    work = np.prod((2, 3))
+    found = check(work=work, configuration=configuration, demands={"flops": torch.tensor(3.0)}, counts=counts)
+    assert (found.work, found.configuration) == (6.0, {"rate": 0.5})
 
 
 @pytest.mark.parametrize("value", [0, -3, False, True, None, 2.0, 2.5, math.nan, math.inf, "3"])

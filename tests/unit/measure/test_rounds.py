@@ -100,8 +100,6 @@ class Overlapping(FakeDevice):
 class Pedantic:
     """pytest-benchmark in pedantic mode: one untimed call where there are several iterations."""
 
-    disabled = False
-
     def __init__(self, timer) -> None:
         self.timer = timer
         self.stats = types.SimpleNamespace(stats=types.SimpleNamespace(data=[]))
@@ -261,15 +259,17 @@ class TestFrozenGarbage:
 
 
 class Recording(Alone):
-    """One of two ranks, with a record of its collectives; tests/distributed has real ones."""
+    """One of two ranks, of which the other takes twice as long, with a record of its collectives."""
 
     size = 2
 
     def __init__(self, fake) -> None:
         self.fake = fake
+        self.waited_at: list[int] = []  # steps before each barrier
 
     def barrier(self) -> None:
         self.fake.events.append("barrier")
+        self.waited_at.append(self.fake.steps)
         self.fake.now_s += 1.0  # the other rank is late
 
     def slowest(self, seconds: float) -> float:
@@ -625,23 +625,6 @@ class CallDevice(FakeDevice):
         super().synchronize()
 
 
-class SlowerPeer(Alone):
-    """Two ranks, of which the other takes twice as long."""
-
-    size = 2
-
-    def __init__(self, fake):
-        self.fake = fake
-        self.waited_at = []
-
-    def slowest(self, seconds):
-        return 2 * seconds
-
-    def barrier(self):
-        self.waited_at.append(self.fake.steps)
-        self.fake.now_s += 100.0  # the other rank is late
-
-
 class TestSecondsPerCall:
     @pytest.fixture
     def fake(self, monkeypatch):
@@ -665,7 +648,7 @@ class TestSecondsPerCall:
         assert fake.steps <= 5 + 2 * PILOTS
 
     def test_ranks_take_equally_many_calls_and_begin_together(self, fake):
-        ranks = SlowerPeer(fake)
+        ranks = Recording(fake)
         assert seconds_per_call(fake.call, fake, ranks, budget_s=1.0) == pytest.approx(0.01)
         pilots = PILOTS + 1  # whole bursts of two
         assert fake.steps == pytest.approx(pilots + 50, abs=2)

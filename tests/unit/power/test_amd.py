@@ -9,7 +9,7 @@ import pytest
 
 from pytest_accel.power.amd import AmdSource
 from pytest_accel.power.source import PowerDevice
-from tests.support.fake_amdsmi import Smi, SmiError
+from tests.support.fake_amdsmi import Smi
 
 
 def gpu(serial, *, ticks=1_000_000, current="N/A", average="N/A"):
@@ -102,19 +102,6 @@ def test_a_gpu_without_a_serial_number_is_not_taken_for_another(smi, serial):
     source = AmdSource(devices(0))
     assert source.rails == ()
     assert source.problem == "gpu0: amdsmi does not know this device (GPU-0000000000000000)"
-
-
-def test_a_gpu_that_fails_mid_run_is_missing_and_said_once(smi):
-    made = smi(gpu(0xA, current=100), gpu(0xB, current=200))
-    source = AmdSource(devices(0xA, 0xB))
-    made.gpus[0]["energy"] = SmiError("AMDSMI_STATUS_NO_DATA")
-    made.gpus[0]["power"] = SmiError("AMDSMI_STATUS_NO_DATA")
-    for _ in range(3):
-        assert set(source.joules()) == set(source.watts()) == {"gpu1"}
-    assert source.problem == (
-        "gpu0: no energy counter (SmiError: AMDSMI_STATUS_NO_DATA); "
-        "gpu0: power cannot be read (SmiError: AMDSMI_STATUS_NO_DATA)"
-    )
 
 
 @pytest.mark.parametrize("garbage", [{}, {"energy_accumulator": "N/A", "counter_resolution": 15.3}, None])

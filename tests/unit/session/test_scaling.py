@@ -42,7 +42,7 @@ def test_each_kind_of_data_scales_against_its_own(source, efficiency):
         environments={HERE.key: HERE},
         benchmarks={NODE: stored(0.1, "synthetic"), f"{NODE} (data)": stored(0.05, "files")},
     )
-    store = SimpleNamespace(read=lambda platform, _: file if platform == "cpu" else None)
+    store = SimpleNamespace(read_usable=lambda platform, _: file if platform == "cpu" else None)
     case = Case(
         item=SimpleNamespace(name="test_x", nodeid=NODE),
         platform=PlatformName("cpu", 2),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -189,10 +190,7 @@ class TestAlarms:
         assert "TFLOP/s" not in alarm
 
     def test_both_at_once(self):
-        alarm = H200.impossible(1e-6, 1e12, 1e9)
-        assert alarm.startswith("impossible: ")
-        assert "TFLOP/s" in alarm
-        assert "GB/s" in alarm
+        assert re.match("impossible: .* TFLOP/s .*; and .* GB/s ", H200.impossible(1e-6, 1e12, 1e9))
 
     def test_a_step_at_the_roof_itself_is_possible(self):
         assert H200.impossible(H200.least_s(1e12, 1e9), 1e12, 1e9) == ""

@@ -7,11 +7,9 @@ import errno
 import fcntl
 import multiprocessing
 import os
-import random
 import resource
 import signal
 import stat
-import time
 from pathlib import Path
 
 import pytest
@@ -417,24 +415,4 @@ class TestKilledWriter:
         assert len(read(store).benchmarks["test_a"].runs) == 1
         append(store)
         assert len(read(store).benchmarks["test_a"].runs) == 2
-        assert names(store.root / "h200") == ["images.json"]
-
-    def test_kill_at_any_moment_leaves_a_whole_file(self, store):
-        append(store)
-        moments = random.Random(7)
-
-        def write_for_ever():
-            while True:
-                replace(store, rounds=moments.randint(6, 3000))
-
-        for _ in range(40):
-            process = fork.Process(target=write_for_ever)
-            process.start()
-            # Any moment will do; in one try 15 of these 40 fell between a temporary file and its name.
-            time.sleep(moments.uniform(0.005, 0.06))
-            process.kill()
-            process.join()
-            assert process.exitcode == -signal.SIGKILL
-            assert set(read(store).benchmarks) == {"test_a"}
-        replace(store)
         assert names(store.root / "h200") == ["images.json"]

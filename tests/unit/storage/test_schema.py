@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import pickle
 import string
 from pathlib import Path
@@ -210,17 +209,13 @@ FACT = f'environments["{ENVIRONMENT.key}"].context["torch"]'
 CONTENT_FAULTS = [
     (ROUND, -0.5, "-0.5 is not between 1e-09"),
     (ROUND, 1e300, "1e+300 is not between"),
-    (ROUND, math.nan, "NaN is not a finite number"),
-    (ROUND, "0.01", '"0.01" where a number is expected'),
     (f"{RUN}.rounds_s", [], "at least 1"),
     (f"{RUN}.steps_per_round", 0, "less than 1"),
     (f"{RUN}.warmup_s", -1, "-1.0 is not between 0"),
-    (f"{RUN}.loss", math.nan, "finite"),
     (f"{RUN}.rank_step_s", [0.1, 0], "0.0 is not between", f"{RUN}.rank_step_s[1]"),
     (f'{RUN}.metrics["energy_j"]', 1e300, "1e+300 is beyond", f"{RUN}.metrics['energy_j']"),
     (f"{RUN}.environment", "0123456789ab", "not among the environments"),
     (f"{RUN}.round_s", [1], '"round_s" is unknown here; did you mean "rounds_s"?', RUN),
-    (f"{RUN}.session", ABSENT, '"session" is missing', RUN),
     (f"{ENTRY}.runs", [], "1 to 10"),
     (
         f"{ENTRY}.runs",
@@ -229,7 +224,6 @@ CONTENT_FAULTS = [
     ),
     (f"{ENTRY}.work_per_step", -1, "is not in 0 < work"),
     (f"{ENTRY}.tolerance", 5, "between 0 and 1"),
-    (f"{ENTRY}.configuration", {"a": [1]}, "a list where text", f'{ENTRY}.configuration["a"]'),
     (f"{ENTRY}.configuration.batch_size", 64, "changed by hand", f"{ENTRY}.configuration_hash"),
     (f"{ENTRY}.configuration_hash", ABSENT, "changed by hand"),
     (f"{ENTRY}.ledger[0].action", "delete", "none of record, update"),
@@ -252,9 +246,6 @@ TEXT_FAULTS = [
     ("\ufeff" + GOOD, "line 1, column 1", "not JSON"),
     (GOOD.replace("{\n", "{\n<<<<<<< HEAD\n", 1), "line 2, column 1", "merge conflict"),
     ("[]", "top level", "not a baseline file"),
-    (GOOD.replace("[0.011", "[" + "9" * 10**6, 1), "rounds_s[0]", "not a finite number"),
-    ("[" * 200_000, "", "nested too deep"),
-    (GOOD.replace(f'"{NODE}": {{', f'"{NODE}": 1, "{NODE}": {{', 1), "", f'"{NODE}" appears twice'),
 ]
 
 

@@ -11,8 +11,7 @@ from pytest_accel.workloads import build
 from pytest_accel.workloads.config import BATCH_SIZES, StepConfig, StepOptions, TrainOptions
 from pytest_accel.workloads.step import InferStep, TrainStep
 
-SEGFORMER, DEEPLAB = "zoo/segformer-b0", "zoo/deeplabv3plus-r18"
-DINO, GPT, BERT = "zoo/dino-tiny", "zoo/gpt-tiny", "zoo/bert-tiny"
+SEGFORMER, DINO, GPT, BERT = "zoo/segformer-b0", "zoo/dino-tiny", "zoo/gpt-tiny", "zoo/bert-tiny"
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from pytest_accel.workloads.data.images import open_images
 from pytest_accel.workloads.data.sources import LoaderSource, MemorySource
 from pytest_accel.workloads.step import InferStep, TrainStep
 from pytest_accel.workloads.tasks.images import ImagePlan, evaluation_batches
-from pytest_accel.workloads.tasks.text import TokenPlan
 from tests.support.data_sets import (
     write_cifar_binary,
     write_food101,
@@ -41,8 +40,6 @@ WRITERS = {
 
 
 def plan_for(name, batch_size=4, **changes):
-    if name == "tokens":
-        return TokenPlan(name=name, batch_size=batch_size, vocabulary=50, sequence=16)
     classes, shape = SHAPES[name]
     plan = ImagePlan(name=name, batch_size=batch_size, classes=classes, shape=shape)
     return replace(plan, **changes)
@@ -158,13 +155,11 @@ def test_augmentation_changes_training_images_only(opened, roots):
     [
         ("food101", {"source": "resident"}, r"food101 is too large to be resident.*source='loader'"),
         ("food101", {"decode": "device"}, r"decode: cpu has no decoder for JPEG. Write decode='host'"),
-        ("tokens", {"source": "loader"}, "source: 'loader' is not possible for tokens"),
-        ("tokens", {"workers": 2}, "workers: tokens is read from memory"),
     ],
 )
 def test_impossible_sources_are_refused_with_the_valid_ones(opened, roots, name, choices, words):
     with pytest.raises(ValueError, match=words):
-        opened(name, data_root=roots.get(name), **choices)
+        opened(name, data_root=roots[name], **choices)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional as F
 
 from pytest_accel.workloads.data.files import IMAGENET_MEAN, IMAGENET_STD
@@ -12,23 +11,6 @@ from pytest_accel.workloads.data.sources import LoaderSource
 from pytest_accel.workloads.tasks.segmentation import MaskPlan, open_cityscapes
 from tests.support.detection_sets import write_cityscapes
 from tests.support.plans import made, step_config
-
-pytest.importorskip("segmentation_models_pytorch")
-
-SEGFORMER, DEEPLAB = "zoo/segformer-b0", "zoo/deeplabv3plus-r18"
-STEP = {"data": "cityscapes", "batch_size": 2, "image_size": 32, "optimizer": "adamw", "lr": 1e-3}
-
-
-class OnePixel(nn.Module):
-    """A user's model: one class for each pixel from its colors."""
-
-    def __init__(self, classes=19, returned=lambda logits: logits):
-        super().__init__()
-        self.classifier = nn.Conv2d(3, classes, 1)
-        self.returned = returned
-
-    def forward(self, images):
-        return self.returned(self.classifier(images))
 
 
 def plan(**changes):
@@ -101,9 +83,6 @@ def test_auxiliary_head_has_a_weight_of_two_fifths(pack):
     loss = plan().loss(0.0)[1]
     expected = F.cross_entropy(main, masks) + 0.4 * F.cross_entropy(auxiliary, masks)
     torch.testing.assert_close(loss(pack(main, auxiliary), masks), expected)
-
-
-# Steps.
 
 
 # Real data.

@@ -40,12 +40,14 @@ PLANS = [
 @pytest.mark.parametrize(
     ("model", "options", "problem"),
     [
+        ("resnet18", {"data": "imagnet"}, "Did you mean 'imagenet'"),
         ("resnet18", {"data": "coco"}, "data: 'coco' does not fit resnet18, a model for classification"),
         ("resnet18", {"data": "oscar"}, "data: 'oscar' does not fit resnet18.*Valid: imagenet"),
         (DINO, {"data": "imagenet"}, "data: 'imagenet' does not fit zoo/dino-tiny"),
         (SEGFORMER, {"data": "imagenet"}, "'imagenet' does not fit zoo/segformer-b0.*Valid: cityscapes"),
         (BERT, {"data": "imagenet"}, "does not fit zoo/bert-tiny, a model for answering. Valid: squad"),
         (GPT, {"data": "imagenet"}, "does not fit zoo/gpt-tiny, a model for language. Valid: tokens, oscar"),
+        (torch.nn.Identity, {"data": "tokens"}, "needs sequence= and vocabulary="),
         ("maskrcnn_resnet50_fpn", {"data": "coco"}, "of torchvision is no Faster R-CNN"),
         (DINO, {"label_smoothing": 0.1}, "label_smoothing: detection has none"),
         (SEGFORMER, {"label_smoothing": 0.1}, "label_smoothing: segmentation has none"),
@@ -100,6 +102,7 @@ BOXES = {
 }
 MASKS = {"data": "cityscapes", "input_shape": "3x32x32", "num_classes": 19, "ignored": 255}
 STEPS = {
+    "zoo/autoencoder-tiny": IMAGES | {"data": "imagenet", "input_shape": "3x32x32", "loss": "mse"},
     DINO: IMAGES | BOXES,
     "fasterrcnn_mobilenet_v3_large_320_fpn": IMAGES | BOXES,
     SEGFORMER: IMAGES | MASKS | {"loss": "pixel_cross_entropy"},

@@ -178,7 +178,7 @@ class _Upgrade:
         from pytest_accel.report.verdicts import counts, word
 
         known = [each for each in self.progress().values() if each.status is not Ending.SKIPPED]
-        words = counts("open" if each.is_open else word(each.status) for each in known)
+        words = counts("open" if each.is_open else word(each.shown_status) for each in known)
         return f"{words or 'no benchmark'} ({seconds(self._duration_s)})"
 
     @property

@@ -240,7 +240,15 @@ class Catalogue:
         parsed = ((name, self.parse(name)) for name in self.names())
         found = [name for name, each in parsed if needs.met_by(self.devices[each.device], each)]
         if not found:  # without a marker, the benchmark would run on any device
-            raise UnknownPlatform(f"no platform of the catalogue has {needs}.")
+            asked = ", ".join(
+                f"{each.name}={value!r}"
+                for each in fields(needs)
+                if (value := getattr(needs, each.name)) != each.default
+            )
+            raise UnknownPlatform(
+                f"no platform of the catalogue has accelerators({asked}). Ask for less, or add your own in pyproject.toml: "
+                f"[{PYPROJECT_TABLE}.NAME] with memory_gb and dtypes."
+            )
         return found
 
     def find(self, name: str) -> PlatformName | None:

@@ -20,7 +20,8 @@ _RUNS_A_DAY = 2  # of a recording that goes on: a second run shows what is of th
 # Options of a session that belong to the measurement itself, or name where it is kept.
 _KEPT_WITH_VALUE = (
     *(f"--accel-{name}" for name in ("baselines", "history", "data", "budget")),
-    *(f"--accel-{name}" for name in ("timeout", "compile", "gate")),
+    *(f"--accel-{name}" for name in ("timeout", "compile", "gate", "tolerance")),
+    *(f"--accel-{name}" for name in ("inconclusive", "missing-baseline", "stale-baseline")),
     *("-c", "--config-file", "-o", "--override-ini", "-p", "--rootdir", "--import-mode"),
 )
 _KEPT_ALONE = ("--accel-require",)

@@ -26,6 +26,7 @@ from pytest_accel.stats.gate import THROUGHPUT, Outcome
 from pytest_accel.stats.metric_gates import shown_name
 from pytest_accel.stats.quantities import ASSUMED, counted, percent
 from pytest_accel.stats.results import Ending, Result
+from pytest_accel.storage.baselines import BaselineStore
 
 # Options that the suggested command for recording leaves out.
 _NOT_FOR_RECORDING: Mapping[str, Takes] = {
@@ -46,6 +47,7 @@ _EXPLAINED = {
     *(Ending.FAILED, Ending.NOT_GATED),
 }
 _MOST_REQUIREMENTS = 5
+_MOST_PLATFORMS = 5
 Line = tuple[str, Mapping[str, bool]]  # with its markup
 _YELLOW = {"yellow": True}
 
@@ -70,7 +72,7 @@ def summary_lines(config: pytest.Config, settings: Settings, results: Sequence[R
     if settings.recording:
         yield from _recorded_lines(config, settings, measured)
     else:
-        yield from _remedy_lines(config, measured)
+        yield from _remedy_lines(config, settings, measured)
 
 
 def _legend(settings: Settings, measured: Sequence[Result]) -> Iterator[str]:
@@ -151,7 +153,7 @@ def unmet_lines(unmet: Iterable[str], *, measured: bool) -> Iterator[str]:
 # --- the command that records missing baselines ---------------------------------------------------
 
 
-def _remedy_lines(config: pytest.Config, measured: Sequence[Result]) -> Iterator[Line]:
+def _remedy_lines(config: pytest.Config, settings: Settings, measured: Sequence[Result]) -> Iterator[Line]:
     """Yield the one command that records what has no baseline."""
     missing = [
         result for result in measured if result.verdict and result.verdict.outcome is Outcome.NO_BASELINE
@@ -159,12 +161,26 @@ def _remedy_lines(config: pytest.Config, measured: Sequence[Result]) -> Iterator
     if not missing:
         return
     platforms = ", ".join(sorted({result.disk_name for result in missing}))
-    first = f"No baseline on {platforms} for {len(missing)} of {len(measured)} benchmarks."
+    elsewhere = _other_folders(settings, config.rootpath, missing)
+    first = f"No baseline on {platforms} for {len(missing)} of {len(measured)} benchmarks.{elsewhere}"
     if LAUNCHER_RANKS in config.stash:  # the launcher's command is not known here
         yield f"{first} Record one by adding --accel-record to pytest's arguments.", {}
         return
     yield f"{first} Record one with:", {}
     yield f"    {_record_command(config, missing if len(missing) < len(measured) else ())}", {"bold": True}
+
+
+def _other_folders(settings: Settings, rootpath: Path, missing: Sequence[Result]) -> str:
+    """Return a sentence that names the folder or its platforms, where it has nothing of this one."""
+    root = baselines_root(settings, rootpath)
+    if not root.is_dir():
+        named = settings.baselines != Settings().baselines
+        return f" There is no folder {root}." if named else ""
+    there = sorted({platform for platform, _ in BaselineStore(root).suites()})
+    if not there or any(result.disk_name in there for result in missing):
+        return ""
+    more = f" and {len(there) - _MOST_PLATFORMS} more" if len(there) > _MOST_PLATFORMS else ""
+    return f" {root.name} has those of {', '.join(there[:_MOST_PLATFORMS])}{more}."
 
 
 def _record_command(config: pytest.Config, named: Sequence[Result]) -> str:

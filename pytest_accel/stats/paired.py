@@ -38,7 +38,7 @@ from pytest_accel.stats.gate import (
     unstable_or,
 )
 from pytest_accel.stats.quantities import counted
-from pytest_accel.stats.results import Ending, Result, SessionResults, Status, describe_loss_change
+from pytest_accel.stats.results import Ending, Result, SessionResults, Status, describe_loss_change, status_of
 from pytest_accel.stats.run import Run
 
 Side = Literal["old", "new"]
@@ -186,6 +186,13 @@ class PairedBenchmark:
     ended_by: Result | None = None  # an unusable result
     is_open: bool = True
     wants_replacement: bool = False  # the latest run is unusable and may be tried once more
+
+    @property
+    def shown_status(self) -> Status:
+        """Its status, or that its tolerance is no gate."""
+        return (
+            status_of(self.verdict) if self.verdict and self.verdict.outcome is self.status else self.status
+        )
 
     @property
     def failure(self) -> str:

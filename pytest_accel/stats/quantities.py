@@ -18,7 +18,8 @@ def parse_fraction(text: str) -> float:
     except ValueError:
         raise ValueError("is not a fraction or a percentage. Write 0.05 or 5%.") from None
     if not 0 <= value < 1:
-        raise ValueError("is not between 0 and 100 %. Write 0.05 or 5%.")
+        meant = "; a number alone is a fraction: 1 is 100 %" if value >= 1 and "%" not in stripped else ""
+        raise ValueError(f"is not between 0 and 100 %{meant}. Write 0.05 or 5%.")
     return value
 
 

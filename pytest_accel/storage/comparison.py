@@ -241,10 +241,12 @@ def _unknown(name: str, baselines: Path) -> str:
     platforms = [each.name for each in _platform_folders(baselines)]
     near = closest(name, platforms, limit=1)
     hint = f" Did you mean {near[0]}?" if near else ""
-    return (
-        f"{name!r} is nothing to compare.{hint} There are, in {baselines}: platforms {', '.join(platforms) or 'none'}. Or name a "
-        "folder of baselines, or a file of --accel-json."
+    there = (
+        f"Platforms in {baselines}: {', '.join(platforms)}"
+        if platforms
+        else f"{baselines} holds no baselines"
     )
+    return f"{name!r} is nothing to compare.{hint} {there}. Name a platform, a folder of baselines, or a file of --accel-json."
 
 
 # --- baselines --------------------------------------------------------------------------------------

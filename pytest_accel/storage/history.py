@@ -201,7 +201,7 @@ class History:
                 problem = f"{session!r} begins {len(names)} sessions: {', '.join(names[:4])}"
                 raise self._error(
                     problem if names else f"no session {session!r} is here",
-                    "`pytest-accel history` lists them; write the whole id.",
+                    "`pytest-accel history` lists them; write an id, or so much of its beginning that no other has.",
                 )
             found = connection.execute("SELECT document FROM sessions WHERE session = ?", names).fetchone()
         return self._parsed(names[0], found[0])

@@ -137,6 +137,8 @@ class StepConfig:
         known = (TrainOptions if task == "train" else StepOptions).__annotations__
         for name in options:
             if name not in known:
+                if name in TrainOptions.__annotations__:
+                    raise ValueError(f"{name}: unknown keyword of infer: it is for train and converge only.")
                 near = get_close_matches(name, known, n=1)
                 hint = f"; did you mean {near[0]}?" if near else "."
                 raise ValueError(

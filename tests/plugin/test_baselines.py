@@ -35,6 +35,20 @@ def test_missing_baseline_passes_and_the_command_that_records_is_printed(bench):
     )
 
 
+def test_folder_without_this_platform_is_named_with_the_platforms_it_has(bench):
+    bench.benchmarks("test_step")
+    bench.baseline(test_step=bench.SAME)
+    folder = bench.baseline_path.parent
+    folder.rename(folder.with_name("cpu-other"))
+    for option, said in (
+        ("-v", "baselines has those of cpu-other."),
+        ("--accel-baselines=x", "There is no folder */x."),
+    ):
+        bench.run(option).stdout.fnmatch_lines(
+            [f"No baseline on * 1 of 1 benchmarks. {said} Record one with:"]
+        )
+
+
 def test_missing_baseline_fails_by_option(bench):
     bench.benchmarks("test_step")
     result = bench.run("--accel-missing-baseline=fail")

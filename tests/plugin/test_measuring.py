@@ -120,8 +120,9 @@ MISTAKES = """
 def test_mistakes_fail_with_their_remedy_and_the_right_traceback(bench):
     bench.write(MISTAKES)
     bench.baseline(test_after=bench.FASTER)
-    result = bench.run("-W", "ignore")
+    result = bench.run("-W", "ignore::RuntimeWarning")
     result.assert_outcomes(failed=10)
+    assert result.stdout.str().count("Benchmark fixture was not used") == 1  # in test_too_late, which is none
     for lines in (
         ["test_silent (cpu) takes `accel` but measured nothing: call accel.measure(*"],
         # Which tests are benchmarks is known from their arguments, before anything runs.

@@ -119,7 +119,7 @@ class TestExitStatus:
         [
             (["nope"], "'nope' is nothing to compare"),
             (["h200", "h200"], "named twice"),
-            ([""], "'' is nothing to compare. There are, in baselines: platforms h200"),
+            ([""], "'' is nothing to compare. Platforms in baselines: h200"),
             (["h200", "-k", "nope"], "selects none"),
             (["h200", "-k", "((("], "is no expression"),
             (["h200", "--metric", "nope"], "nothing here has it"),

@@ -74,4 +74,6 @@ def test_suites_of_the_wheel_are_named_by_their_modules():
 
 def test_options_of_the_measurement_are_kept():
     command = ["bench", "-x", "--accel-budget", "3s", "--accel-json=a.json", "-p", "mine", "--accel-require"]
-    assert kept_options(command) == ["--accel-budget=3s", "-p", "mine", "--accel-require"]
+    strict = ["--accel-tolerance=2%", "--accel-inconclusive=fail", "--accel-stale-baseline=warn"]
+    expected = ["--accel-budget=3s", "-p", "mine", "--accel-require", *strict]
+    assert kept_options([*command, *strict]) == expected

@@ -9,7 +9,7 @@ import pytest
 from pytest_accel.report.markdown import render_summary
 from pytest_accel.report.upgrade import explanation, screen, upgrade_results
 from pytest_accel.stats.gate import Outcome
-from pytest_accel.stats.paired import PairedBenchmark, Sessions, Slot, judge_pairs
+from pytest_accel.stats.paired import PairedBenchmark, Sessions, Slot, follow, judge_pairs
 from pytest_accel.stats.results import Ending, ReportLine, Result, SessionResults
 from pytest_accel.stats.run import Run
 from pytest_accel.storage.results import parse, render
@@ -97,6 +97,7 @@ def test_tolerance_that_is_no_gate_is_not_called_ok():
     for strict in (False, True):
         (result,) = upgrade_results(both, 5, strict=strict).results
         assert (result.status, result.failed) == (Ending.NOT_GATED, strict)
+    assert [each.shown_status for each in follow(both, 5).values()] == [Ending.NOT_GATED]  # of the progress
 
 
 def test_benchmark_that_the_new_environment_does_not_have_fails():

@@ -99,7 +99,10 @@ class TestSessions:
         assert history.session("20260302T02").session == "20260302T02"
         with pytest.raises(HistoryError, match=r"begins 3 sessions: .*bbbb, .*aaaa"):
             history.session("2026")
-        with pytest.raises(HistoryError, match=r"no session 'x' is here\n.*history` lists"):
+        with pytest.raises(
+            HistoryError,
+            match=r"no session 'x' is here\n.*history` lists them; write an id, or so much of its beginning",
+        ):
             history.session("x")
 
     def test_session_is_kept_once(self, history):

@@ -97,12 +97,9 @@ def rerun(results: Sequence[Result], command: Sequence[str]) -> str:
 
 
 def _marker(command: Sequence[str]) -> list[str]:
-    for position, part in enumerate(command):
-        if part == "-m" and position + 1 < len(command):
-            return ["-m", command[position + 1]]
-        if part.startswith("-m") and not part.startswith("--") and len(part) > 2:
-            return ["-m", part[2:]]
-    return []
+    found = (name[2:] or value for name, value in with_values(command) if name.startswith("-m"))
+    expression = next(filter(None, found), "")
+    return ["-m", expression] if expression else []
 
 
 def keyword(name: str) -> str:

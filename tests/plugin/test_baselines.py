@@ -258,12 +258,6 @@ class TestRecording:
         )
         assert not bench.processes("test_step")
 
-    def test_path_taken_for_the_number_of_runs_gets_the_remedy(self, bench):
-        bench.benchmarks("test_step")
-        result = bench.run("--accel-record", "test_suite.py")
-        assert result.ret == pytest.ExitCode.USAGE_ERROR
-        result.stderr.fnmatch_lines(["*Write --accel-record=5, or put paths before it.*"])
-
     def test_unwritable_folder_fails_and_says_where_the_runs_are_kept(self, bench, monkeypatch, tmp_path):
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
         # A file where the folder belongs; later than at the start, where reading would already say so.

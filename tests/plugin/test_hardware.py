@@ -212,7 +212,7 @@ class TestUserPlatforms:
 
     HOOK = """
     def pytest_accel_platforms(config):
-        return {"mybox": {"title": "My box", "vendor": "nvidia", "patterns": ["NVIDIA My Box.*"]}}
+        return {"mybox": {"title": "My box", "patterns": ["NVIDIA My Box.*"], "shapes": ["x2"]}}
     """
 
     @pytest.fixture
@@ -229,8 +229,12 @@ class TestUserPlatforms:
         )
         return bench
 
-    def test_platform_of_pyproject_is_a_marker(self, boxed):
-        boxed.pytester.makepyprojecttoml("[tool.pytest.ini_options]\n" + self.BOX.replace("    ", ""))
+    @pytest.mark.parametrize("hooked", [False, True], ids=["of pyproject.toml", "of a hook"])
+    def test_platform_of_the_project_is_a_marker(self, boxed, hooked):
+        if hooked:
+            boxed.pytester.makeconftest(self.HOOK)
+        else:
+            boxed.pytester.makepyprojecttoml("[tool.pytest.ini_options]\n" + self.BOX.replace("    ", ""))
         result = boxed.run("--strict-markers", "-m", "mybox or myboxx2", "-rs")
         result.assert_outcomes(skipped=1)
         result.stdout.fnmatch_lines(["*needs 1 x My box; this machine has *"])

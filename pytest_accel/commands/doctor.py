@@ -64,7 +64,7 @@ def _machine_lines(machine: Machine) -> Iterator[str]:
         yield f"device {device.index:<5} {device.name}, {memory}: {device.key or 'not in the catalogue'}"
     if not machine.devices:
         yield "device       none"
-    yield from (f"problem      {problem}" for problem in machine.problems)
+    yield from (f"note         {problem}" for problem in machine.problems)
     if any(device.key is None for device in machine.devices):
         yield "             Name it in pyproject.toml: [tool.pytest-accel.platforms.NAME] patterns = ['…']"
 

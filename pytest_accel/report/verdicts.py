@@ -99,7 +99,8 @@ VERDICTS: dict[Status, VerdictRow] = {
     Ending.NOT_GATED: VerdictRow(
         *("NOT-GATED", "inconclusive", "warn", "question"),
         f"Its tolerance is above {percent(NO_GATE, 0)}, which is no gate: all that is known is that no loss beyond it was shown.",
-        "Quieten the machine (pytest-accel doctor), and store a smaller tolerance with pytest-accel baseline edit --tolerance.",
+        "Quieten the machine (pytest-accel doctor), and tolerate less where the tolerance is written: the mark, the option, the ini "
+        "file, or the baseline (pytest-accel baseline edit --tolerance).",
         letter="g",
     ),
     Outcome.NO_BASELINE: VerdictRow(

@@ -297,7 +297,8 @@ def cost_line(spent: Iterable[BenchmarkCost], noun: str) -> str:
     decided = sum(each.decided for each in paid)
     measuring = sum(each.measuring_s for each in paid) / held_s
     warming = sum(each.warming_s for each in paid) / held_s
-    without = f" and {counted(len(paid) - decided, 'benchmark')} without" if decided < len(paid) else ""
+    without = f"{counted(len(paid) - decided, 'benchmark')} without a {noun}" if decided < len(paid) else ""
+    what = " and ".join(filter(None, [counted(decided, noun) if decided else "", without]))
     total = [
         seconds(held_s),
         f"{seconds(held_s / decided)} each" if decided > 1 else "",
@@ -306,7 +307,7 @@ def cost_line(spent: Iterable[BenchmarkCost], noun: str) -> str:
     costliest = max(paid, key=lambda each: each.held_s)
     most = f"; the most for {costliest.name}, {seconds(costliest.held_s)}" if len(paid) > 1 else ""
     return (
-        f"note: {counted(decided, noun)}{without} in {', '.join(filter(None, total))}: {percent(measuring, 0)} measuring, "
+        f"note: {what} in {', '.join(filter(None, total))}: {percent(measuring, 0)} measuring, "
         f"{percent(warming, 0)} compiling and warming up, {percent(max(0.0, 1 - measuring - warming), 0)} starting, "
         f"building and checking{most}"
     )

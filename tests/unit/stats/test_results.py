@@ -151,8 +151,10 @@ def test_what_came_to_no_verdict_is_paid_for_by_the_others():
     line = cost_line(
         [BenchmarkCost(name="test_cnn (a100)", held_s=20.0, devices=1, runs=[RUN]), hung], "verdict"
     )
-    assert line.startswith("note: 1 verdict and 1 benchmark without in 10.3 min, 2,420 device-seconds: ")
-    assert cost_line([hung], "verdict").startswith("note: 0 verdicts and 1 benchmark without in 10.0 min, ")
+    assert line.startswith(
+        "note: 1 verdict and 1 benchmark without a verdict in 10.3 min, 2,420 device-seconds: "
+    )
+    assert cost_line([hung], "verdict").startswith("note: 1 benchmark without a verdict in 10.0 min, ")
 
 
 def test_a_host_alone_has_no_device_seconds():

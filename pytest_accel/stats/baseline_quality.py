@@ -142,7 +142,7 @@ class BaselineQuality:
     @property
     def no_gate(self) -> str:
         """A remark where the tolerance catches nothing but a breakdown, else empty."""
-        return f"no gate: {percent(self.tolerance, 0)} is tolerated" if self.tolerance > NO_GATE else ""
+        return f"no gate: {percent(self.tolerance)} is tolerated" if self.tolerance > NO_GATE else ""
 
     @property
     def is_surely_noisy(self) -> bool:

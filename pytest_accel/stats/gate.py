@@ -259,7 +259,7 @@ def find_slow_group(
     together: a wide spread has no groups.
     """
     policy, scale = resolve_policy(policy, lambda each: scale_of(baseline, each))
-    if scale.noise > policy.delta / 2:
+    if len(baseline) < 2 or scale.noise > policy.delta / 2:  # one run shows no groups
         return None
     before = baseline_centre(baseline, policy)
     lost, stored = ([y - before for y in sorted(summaries(runs))] for runs in (candidate, baseline))

@@ -163,7 +163,7 @@ class TestTolerance:
         assert "too little for a gate" in line
         assert stored(root).tolerance is None
         assert edit(root, set_tolerance(0.6))[0].endswith("it catches a breakdown and nothing else")
-        assert baseline_quality(wild, stored(root).tolerance).no_gate == "no gate: 60 % is tolerated"
+        assert baseline_quality(wild, stored(root).tolerance).no_gate == "no gate: 60.0 % is tolerated"
 
 
 REGRESSED = tuple(Verdict(outcome=each, tolerance=0.05) for each in (Outcome.OK, Outcome.REGRESSED))

@@ -427,7 +427,7 @@ class AmdMonitor(_Monitor):
 def _numbers(answer: Any) -> dict[str, int]:  # noqa: ANN401 -- of amdsmi
     """Return the numbers of an answer, of several their mean; what is absent is "N/A"."""
     found: dict[str, int] = {}
-    for name, value in (answer or {}).items():
+    for name, value in (answer if isinstance(answer, dict) else {}).items():
         numbers = [
             each for each in (value if isinstance(value, list) else [value]) if isinstance(each, int | float)
         ]

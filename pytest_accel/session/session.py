@@ -61,7 +61,7 @@ if TYPE_CHECKING:  # SQLite is loaded only where it is needed
     from pytest_accel.storage.history import Point
 
 _SESSIONS = SLOW_OF + SLOW_BEFORE - 1  # of the history, beside this one
-_HISTORY_WAIT_S = 1.0  # for a writer: what the history adds is not worth more
+_HISTORY_WAIT_S = 0.1  # for a writer: what the history adds is not worth more
 # Options that need pytest's own process: a worker has neither its terminal nor its input.
 DEBUGGING_OPTIONS = ("usepdb", "trace", "setupshow", "setuponly", "setupplan")
 NOTHING_MEASURED = "--accel-require: this session measured nothing; a gate that measured nothing is not green"

@@ -66,6 +66,7 @@ class Policy:
     caps_baseline: bool = False  # for its centre too, below a tolerance of 3 % (docs/decisions/0017)
     # A loss that throttling reaches: beyond it two slow runs among others are a mode of the code, below it three.
     deepest_throttle: float = 0.10
+    group_baseline_runs: int = 3  # fewer do not show whether the baseline has a slow mode
 
     def __post_init__(self) -> None:
         if not 0 < self.tolerance < 1:
@@ -255,18 +256,18 @@ def find_slow_group(
     """Return the candidate's slow runs where they stand apart from its others; None where they do not.
 
     A slow run lost more than the tolerance, of which the baseline's noise is half at most: five runs of a machine that is noisier
-    miss its slow ones. The groups are apart if the gap below the slow runs is wider than the others and the baseline's runs
-    together: a wide spread has no groups.
+    miss its slow ones, and fewer than three of any machine. The groups are apart if the gap below the slow runs is wider than
+    the spreads of the others and of the baseline together. Slowing all runs alike never closes it.
     """
     policy, scale = resolve_policy(policy, lambda each: scale_of(baseline, each))
-    if len(baseline) < 2 or scale.noise > policy.delta / 2:  # one run shows no groups
+    if len(baseline) < policy.group_baseline_runs or scale.noise > policy.delta / 2:
         return None
     before = baseline_centre(baseline, policy)
     lost, stored = ([y - before for y in sorted(summaries(runs))] for runs in (candidate, baseline))
     for count in range(1, len(lost)):
         others, slow = lost[:count], lost[count:]
-        low, high = min(lost[0], stored[0]), max(others[-1], stored[-1])
-        if slow[0] > policy.delta and slow[0] - high > high - low:
+        spread = (others[-1] - others[0]) + (stored[-1] - stored[0])
+        if slow[0] > policy.delta and slow[0] - max(others[-1], stored[-1]) > spread:
             return SlowGroup(
                 runs=len(slow),
                 loss=loss(centre(slow)),

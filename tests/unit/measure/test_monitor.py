@@ -423,6 +423,7 @@ def test_foreign_processes_on_an_amd_gpu_invalidate_by_their_load(amd):
         return {"pid": pid, "mem": memory, "memory_usage": {"vram_mem": memory}, "cu_occupancy": occupied}
 
     listed = [OWN_PROCESS, process(4711, 2 * GIB, 152), process(4712, GIB, "N/A"), process(4713, 0, 0)]
+    listed.append({"pid": 4714, "mem": "N/A", "memory_usage": "N/A", "cu_occupancy": 4})
     seen = amd(metrics=[MI250], processes=[listed], own_pids=[4712])
     assert [(each.pid, each.memory_bytes, each.busy_share) for each in seen.foreign] == [(4711, 2 * GIB, 0.5)]
     assert assess(seen).invalid == ("foreign load (pid 4711, 50 % of the SMs, 2.0 GiB)",)

@@ -340,6 +340,8 @@ def test_what_regressed_lost_more_than_should_pass_in_every_run(comparison):
 
 @given(comparisons(), st.floats(1e-6, 3))
 @example((nights(0, 0, 0, 0, 0), tonight(0.06, 0.06)), 0.01)
+@example((nights(0), tonight(0, 0.0625, 0.09375, 1)), 0.25)  # one stored run shows no groups
+@example((nights(0, 0, 0), tonight(0, 0.0625, 0.09375, 1)), 0.25)
 def test_slowing_the_whole_candidate_keeps_it_regressed(comparison, slowing):
     """The precise form: d moves, and nothing else does, so no verdict moves towards the fast side."""
     baseline, candidate = comparison

@@ -72,7 +72,7 @@ class TestNames:
         with pytest.raises(SourceError) as caught:
             find_source("h20", Path("baselines"))
         assert "Did you mean h200?" in str(caught.value)
-        assert "platforms a100x4, h200" in str(caught.value)
+        assert "Platforms in baselines: a100x4, h200." in str(caught.value)
 
     def test_a_platform_goes_before_a_folder_of_its_name_which_a_dot_names(self):
         Path("h200").mkdir()

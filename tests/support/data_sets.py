@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
+
+from pytest_accel.workloads.data.files import DataError
 
 FOODS = ("apple_pie", "pizza", "waffles")
 SYNSETS = ("n01440764", "n01443537", "n02105855")
@@ -168,3 +171,11 @@ def _put(path: Path, content: bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
     return path
+
+
+def unread(images: Any, index: int) -> str:
+    """Return why an image cannot be read; the text begins with its name."""
+    with pytest.raises(DataError) as caught:
+        images.read(index)
+    assert str(caught.value).startswith(f"{images.name(index)}: ")
+    return str(caught.value)

@@ -21,6 +21,7 @@ from pytest_accel.workloads.data.loader import ArrayImages, EncodedImages
 from tests.support.data_sets import (
     SYNSETS,
     pixels,
+    unread,
     write_cifar_binary,
     write_food101,
     write_imagenet_folders,
@@ -37,13 +38,6 @@ def refused(root, name, split="train", kind=DataError):
         open_images(root, name, split)
     assert type(caught.value) is kind
     assert "\n" in str(caught.value)  # what is wrong, then what to do
-    return str(caught.value)
-
-
-def unread(images, index):
-    with pytest.raises(DataError) as caught:
-        images.read(index)
-    assert str(caught.value).startswith(f"{images.name(index)}: ")
     return str(caught.value)
 
 

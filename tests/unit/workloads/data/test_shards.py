@@ -12,7 +12,7 @@ import pytest
 from pytest_accel.workloads.data import shards
 from pytest_accel.workloads.data.files import DataError
 from pytest_accel.workloads.data.images import open_images
-from tests.support.data_sets import write_food101, write_shards, write_tar
+from tests.support.data_sets import unread, write_food101, write_shards, write_tar
 
 
 @pytest.fixture(autouse=True)
@@ -23,13 +23,6 @@ def _own_cache(tmp_path, monkeypatch):
 def refused(root):
     with pytest.raises(DataError) as caught:
         open_images(root, "imagenet", "train")
-    return str(caught.value)
-
-
-def unread(images, index):
-    with pytest.raises(DataError) as caught:
-        images.read(index)
-    assert str(caught.value).startswith(f"{images.name(index)}: ")
     return str(caught.value)
 
 

@@ -105,9 +105,8 @@ def accel(
             ranks=process_group,
         )
     finally:
-        benchmark.skipped = (
-            True  # else it warns that it was not used, where a test ended with its own message
-        )
+        # Else it warns that it was not used, where a test ended with its own message.
+        benchmark.skipped = True
         device.restore()
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pytest_accel.report.verdicts import deciding, word
 from pytest_accel.stats.baseline_quality import NO_GATE, FrozenTolerance
-from pytest_accel.stats.gate import THROUGHPUT, Estimate, Outcome, Verdict, loss
+from pytest_accel.stats.gate import LOSSES, THROUGHPUT, Estimate, Outcome, Verdict, loss
 from pytest_accel.stats.metric_gates import ANCHOR, PlatformShift, less_is_better, shown_name
 from pytest_accel.stats.quantities import counted, percent, seconds
 from pytest_accel.stats.results import Ending, ReportLine, Result, status_of
@@ -204,7 +204,7 @@ def _worse_and_better(of: str) -> tuple[str, str]:
 def host_bound(verdict: Verdict, run: Run, stored: Iterable[Run]) -> str | None:
     """Return a note where throughput may be lost and the host launches kernels for nearly all of a step."""
     lost = (
-        verdict.outcome in {Outcome.REGRESSED, Outcome.UNSTABLE, Outcome.INCONCLUSIVE}
+        verdict.outcome in {*LOSSES, Outcome.INCONCLUSIVE}
         and verdict.slowdown is not None
         and verdict.slowdown.point > 0
     )

@@ -9,13 +9,13 @@ from pytest_accel.report.comparison import TextTable
 from pytest_accel.report.terminal import change, in_words, line_text
 from pytest_accel.report.verdicts import in_order, status_word
 from pytest_accel.stats.environment import Change, Environment, describe, diff, diff_identity
-from pytest_accel.stats.gate import Outcome, Verdict
+from pytest_accel.stats.gate import LOSSES, Outcome, Verdict
 from pytest_accel.stats.paired import MAX_BLOCKS, PairedBenchmark, Sessions, blocks_needed, follow, notes
 from pytest_accel.stats.quantities import counted, inert, percent, printable, si
 from pytest_accel.stats.results import Ending, ReportLine, Result, SessionResults, status_of
 
-JUDGED = frozenset({Outcome.REGRESSED, Outcome.UNSTABLE, Outcome.INCONCLUSIVE, Outcome.IMPROVED, Outcome.OK})
-_FAILS = frozenset({Outcome.REGRESSED, Outcome.UNSTABLE, Outcome.INVALID, Ending.FAILED})
+JUDGED = LOSSES | {Outcome.INCONCLUSIVE, Outcome.IMPROVED, Outcome.OK}
+_FAILS = frozenset({*LOSSES, Outcome.INVALID, Ending.FAILED})
 
 
 def upgrade_results(sessions: Sessions, max_blocks: int, *, strict: bool = False) -> SessionResults:

@@ -101,8 +101,8 @@ def _notes(case: Case) -> Iterator[str]:
         yield pace
     if case.outcome is not Outcome.UNSTABLE and case.verdict and case.verdict.slow_group:
         yield (
-            f"{slow_runs(case.verdict)}, which the others do not confirm: a throttled process, or a slow mode that is "
-            "seldom. The history counts it."
+            f"{slow_runs(case.verdict)}, which the others do not confirm: a throttled process, or a rare slow mode. "
+            "The history counts it."
         )
     if often := recurring(case.slow_sessions):
         yield often

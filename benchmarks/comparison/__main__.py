@@ -47,10 +47,13 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--json", type=Path, metavar="FILE", help="write raw times after each comparison")
     made.add_argument(
-        "--timm-source",
+        "--source",
         type=Path,
+        action="append",
+        default=[],
         metavar="DIR",
-        help="timm's source tree: run its own benchmark.py, in processes that alternate with ours",
+        help="a checkout of pytorch-image-models or nanoGPT: run its own benchmark.py or bench.py, in processes that "
+        "alternate with ours; repeatable",
     )
     return made
 
@@ -105,24 +108,21 @@ def _measure(comparison: Comparison, options: argparse.Namespace, log: Log) -> M
     import torch
 
     from benchmarks.comparison.measure import measure
-    from benchmarks.comparison.timm_script import Processes, measure_processes
+    from benchmarks.comparison.own_scripts import measure_processes, script_in
 
     device = torch.device(options.device)
-    if comparison.peer == "timm" and options.timm_source is not None:
-        processes = Processes(
-            comparison=comparison,
-            source=options.timm_source.resolve(),
-            device_type=device.type,
-            block_s=options.block_seconds,
-        )
-        return measure_processes(processes, groups=options.groups, log=log)
+    for script in map(script_in, options.source):
+        if script.measures(comparison):
+            return measure_processes(
+                comparison, script, device.type, groups=options.groups, block_s=options.block_seconds, log=log
+            )
     return measure(comparison, device, groups=options.groups, block_s=options.block_seconds, log=log)
 
 
 def _session(options: argparse.Namespace) -> Session:
     import torch
 
-    from benchmarks.comparison.timm_script import source_version
+    from benchmarks.comparison.own_scripts import script_in
     from pytest_accel.platforms.machine import describe_cpu
 
     device = torch.device(options.device)
@@ -133,8 +133,8 @@ def _session(options: argparse.Namespace) -> Session:
     versions = installed_versions()
     if torch.version.cuda:
         versions["cuda"] = torch.version.cuda
-    if options.timm_source is not None:
-        versions["timm source"] = source_version(options.timm_source)
+    if options.source:
+        versions["sources"] = ", ".join(script_in(source).version() for source in options.source)
     return Session(
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         device=device.type,
@@ -149,7 +149,7 @@ def _check(options: argparse.Namespace) -> None:
     """Raise ValueError for options that cannot work, before a model is built."""
     import torch
 
-    from benchmarks.comparison.timm_script import check_source
+    from benchmarks.comparison.own_scripts import script_in
 
     try:
         device = torch.device(options.device)
@@ -157,11 +157,11 @@ def _check(options: argparse.Namespace) -> None:
         raise ValueError(f"--device: {options.device!r} is no device. Write cuda, cuda:1 or cpu.") from None
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError("--device: torch finds no CUDA device. --device cpu runs small models.")
-    if options.timm_source is not None:
-        check_source(options.timm_source)
+    for source in options.source:
+        script_in(source)
         if device.index:
             raise ValueError(
-                f"--device: benchmark.py takes no device number. Set CUDA_VISIBLE_DEVICES={device.index} "
+                f"--device: the peers' scripts take no device number. Set CUDA_VISIBLE_DEVICES={device.index} "
                 "and write --device cuda."
             )
 

@@ -11,8 +11,8 @@ from torchvision import models
 
 from benchmarks.comparison.catalogue import Comparison
 from benchmarks.comparison.implementations import Step, autocast, compiled, plain_loop
+from benchmarks.comparison.own_scripts import model_options, pixels, timm_name
 from benchmarks.comparison.timing import synchronize
-from benchmarks.comparison.timm_script import model_options, pixels, timm_name
 from pytest_accel.workloads.models.build import build_model
 
 TOP = (1, 5)  # accuracies that torchvision computes
@@ -23,7 +23,7 @@ def timm_step(comparison: Comparison, device: torch.device) -> Step:
     """Return a step of timm's benchmark.py (1.0.29) with `--amp --amp-dtype bfloat16 --channels-last --torchcompile`.
 
     It synchronizes after every step, draws new targets each time, and runs backward inside autocast. Its optimizer is
-    timm's "sgd" (Nesterov) at 1e-4. With `--timm-source` the script itself runs instead (timm_script.py).
+    timm's "sgd" (Nesterov) at 1e-4. With `--source` the script itself runs instead (own_scripts.py).
     """
     model = timm.create_model(timm_name(comparison), **model_options(comparison))
     model = model.to(device, memory_format=torch.channels_last).train(comparison.task == "train")

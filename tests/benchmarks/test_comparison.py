@@ -12,9 +12,9 @@ import pytest
 from benchmarks.comparison.__main__ import main
 from benchmarks.comparison.catalogue import ALL, COMPARISONS, UnknownComparisonError, select
 from benchmarks.comparison.implementations import PEERS
+from benchmarks.comparison.own_scripts import NanoGptScript, ProcessError, TimmScript, script_in, step_seconds
 from benchmarks.comparison.ratios import SIDES, Times, alternate, ratio_of, schedule
 from benchmarks.comparison.results import read, table
-from benchmarks.comparison.timm_script import ProcessError, Processes, step_seconds
 
 MEASURED = Path(__file__).parents[2] / "benchmarks" / "comparison" / "measured"
 QUICK = ("--device=cpu", "--groups=2", "--block-seconds=0.01")
@@ -97,7 +97,7 @@ def test_wrong_option_ends_with_status_2(arguments, capsys):
     assert "error: " in capsys.readouterr().err
 
 
-# --- timm's script ----------------------------------------------------------------------------------
+# --- the peers' own scripts --------------------------------------------------------------------------
 
 
 def test_timm_result_of_another_batch_size_is_refused():
@@ -108,12 +108,31 @@ def test_timm_result_of_another_batch_size_is_refused():
 
 
 def test_timm_gets_our_model_size_and_batch(tmp_path):
-    processes = Processes(
-        comparison=COMPARISONS["resnet50"], source=tmp_path, device_type="cuda", block_s=1.0
-    )
-    command = " ".join(processes.timm_command(40, tmp_path / "r.json"))
+    words = TimmScript(tmp_path).command(COMPARISONS["resnet50"], "cuda", 40, tmp_path / "r.json")
     for option in ("--model resnet50", "--batch-size 256", "--img-size 224", "--amp-dtype bfloat16"):
-        assert option in command
+        assert option in " ".join(words)
+
+
+def test_nanogpt_gets_our_batch_and_its_printed_time_is_read(tmp_path):
+    def run(command, folder):
+        assert {"--batch_size=16", "--dtype=bfloat16", "--compile=True", "--real_data=False"} <= {*command}
+        assert folder == tmp_path
+        return "0/20 loss: 9.0\ntime per iteration: 33.5000ms, MFU: 40.00%\n"
+
+    script, comparison = NanoGptScript(tmp_path), COMPARISONS["gpt-117m-nanogpt"]
+    assert script.measures(comparison)
+    assert not script.measures(COMPARISONS["gpt-800m-nanogpt"])  # bench.py has one shape
+    assert script.step_s(comparison, "cuda", 20, run) == 0.0335
+    with pytest.raises(ProcessError, match="no time per iteration"):
+        script.step_s(comparison, "cuda", 20, lambda *_: "loss: nan")
+
+
+def test_source_tree_is_known_by_its_files(tmp_path):
+    with pytest.raises(ValueError, match=r"no source tree of .* Give the root of a checkout"):
+        script_in(tmp_path)
+    for file in NanoGptScript.files:
+        (tmp_path / file).touch()
+    assert isinstance(script_in(tmp_path), NanoGptScript)
 
 
 # --- results ----------------------------------------------------------------------------------------

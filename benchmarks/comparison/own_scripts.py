@@ -1,7 +1,8 @@
-"""timm's own benchmark.py from its source tree, and ours, in fresh processes that alternate.
+"""Peers' own scripts from their source trees, and our step, in fresh processes that alternate.
 
-The script compiles, warms up and times in its own process. To be fair ours runs in a fresh process too:
-`python -m benchmarks.comparison.timm_script NAME`. Both compile from torch's cache after the first, which is not counted.
+timm's benchmark.py and nanoGPT's bench.py compile, warm up and time in their own process. To be fair ours runs in a fresh
+process too: `python -m benchmarks.comparison.own_scripts NAME`. Both compile from torch's cache after the first, which is
+not counted.
 """
 
 from __future__ import annotations
@@ -17,21 +18,20 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, TypeAlias
 
 from benchmarks.comparison.catalogue import COMPARISONS, Comparison
 from benchmarks.comparison.ratios import SIDES, Side, alternate, steps_for
 from benchmarks.comparison.results import Log, Measured
 
 ROOT = Path(__file__).resolve().parents[2]
-TITLE = "timm's benchmark.py, compiled"
-LEAST_STEPS = 5  # it reports progress every fifth of its steps, and divides by that
-WARM_STEPS = 10  # as benchmark.py
+WARM_STEPS = 10  # as both scripts
+LEAST_STEPS = 5  # timm's script reports progress every fifth of its steps, and divides by that
 TIMEOUT_S = 1800.0
 TAIL = 2000  # characters of a failed process's output
 
-Run = Callable[[Sequence[str]], str]  # a command line -> its output
-TRAINED_AT = 224  # pixels, all of these
+Run = Callable[[Sequence[str], Path], str]  # a command line and its folder -> its output
+TRAINED_AT = 224  # pixels, all of timm's
 NAMES = {"resnet18": "resnet18", "resnet50": "resnet50", "swin_t": "swin_tiny_patch4_window7_224"}
 
 
@@ -54,11 +54,11 @@ class ProcessError(RuntimeError):
     """A process that failed or left no result."""
 
 
-def run(command: Sequence[str]) -> str:
-    """Run a command in the repository and return what it printed."""
+def run(command: Sequence[str], folder: Path) -> str:
+    """Run a command in a folder and return what it printed."""
     try:
         done = subprocess.run(  # noqa: S603 - our own interpreter, and the script that the user named
-            list(command), cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+            list(command), cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired:
         raise ProcessError(f"no end after {TIMEOUT_S / 60:.0f} minutes: {' '.join(command)}") from None
@@ -68,52 +68,33 @@ def run(command: Sequence[str]) -> str:
     return done.stdout
 
 
-def check_source(source: Path) -> None:
-    """Raise ValueError where a folder is not timm's source tree."""
-    for part in ("benchmark.py", "timm/version.py"):
-        if not (source / part).is_file():
-            raise ValueError(
-                f"--timm-source: {source} has no {part}. Give the root of a checkout of pytorch-image-models."
-            )
+@dataclass(frozen=True, slots=True)
+class TimmScript:
+    """benchmark.py of pytorch-image-models."""
 
-
-def source_version(source: Path) -> str:
-    found = re.search(r"""__version__\s*=\s*['"]([^'"]+)""", (source / "timm/version.py").read_text("utf-8"))
-    return found.group(1) if found else "unknown"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Processes:
-    """The two processes of a comparison."""
-
-    comparison: Comparison
+    files: ClassVar = ("benchmark.py", "timm/version.py")  # by which a source tree is known
+    title: ClassVar = "timm's benchmark.py, compiled"
     source: Path
-    device_type: str
-    block_s: float
-    run: Run = run
 
-    def of_timm(self, steps: int) -> float:
-        """Run timm's script and return its seconds per step."""
+    def measures(self, comparison: Comparison) -> bool:
+        return comparison.peer == "timm"
+
+    def version(self) -> str:
+        text = (self.source / "timm/version.py").read_text("utf-8")
+        found = re.search(r"""__version__\s*=\s*['"]([^'"]+)""", text)
+        return f"timm {found.group(1) if found else 'unknown'}"
+
+    def step_s(self, comparison: Comparison, device_type: str, steps: int, run: Run) -> float:
         with tempfile.TemporaryDirectory() as folder:
             results = Path(folder) / "results.json"
-            self.run(self.timm_command(steps, results))
+            run(self.command(comparison, device_type, steps, results), ROOT)
             try:
                 content = json.loads(results.read_text("utf-8"))
             except (OSError, ValueError) as error:
                 raise ProcessError(f"benchmark.py left no results: {error}") from None
-        return step_seconds(content, self.comparison)
+        return step_seconds(content, comparison)
 
-    def of_ours(self) -> dict[str, Any]:
-        """Run ours and return seconds per step and the work of a step."""
-        result: dict[str, Any] = json.loads(self.run(self.our_command()).splitlines()[-1])
-        return result
-
-    def our_command(self) -> list[str]:
-        options = ["--device", self.device_type, "--block-seconds", str(self.block_s)]
-        return [sys.executable, "-m", "benchmarks.comparison.timm_script", self.comparison.name, *options]
-
-    def timm_command(self, steps: int, results: Path) -> list[str]:
-        comparison = self.comparison
+    def command(self, comparison: Comparison, device_type: str, steps: int, results: Path) -> list[str]:
         options = model_options(comparison)
         return [
             sys.executable,
@@ -123,12 +104,68 @@ class Processes:
             *("--img-size", str(pixels(comparison))),  # its default is the test size of its weights
             *(("--amp", "--amp-dtype", "bfloat16") if comparison.precision == "bf16" else ()),
             "--channels-last",
-            *(() if self.device_type == "cpu" else ("--torchcompile",)),
+            *(() if device_type == "cpu" else ("--torchcompile",)),
             *(("--model-kwargs", *(f"{name}={value}" for name, value in options.items())) if options else ()),
             "--no-retry",  # or it would make the batch smaller
-            *("--num-bench-iter", str(steps), "--device", self.device_type),
+            *("--num-bench-iter", str(steps), "--device", device_type),
             *("--results-file", str(results), "--results-format", "json"),
         ]
+
+
+@dataclass(frozen=True, slots=True)
+class NanoGptScript:
+    """bench.py of nanoGPT: GPT-2 of 124 M parameters, ten steps to warm up and twenty timed ones."""
+
+    files: ClassVar = ("bench.py", "model.py", "configurator.py")
+    title: ClassVar = "nanoGPT's bench.py, compiled"
+    source: Path
+
+    def measures(self, comparison: Comparison) -> bool:
+        return comparison.peer == "nanogpt" and comparison.model == "zoo/gpt-117m"
+
+    def version(self) -> str:
+        return "nanoGPT"  # it has no versions
+
+    def step_s(self, comparison: Comparison, device_type: str, steps: int, run: Run) -> float:  # noqa: ARG002 - its own
+        printed = run(self.command(comparison, device_type), self.source)
+        found = re.search(r"time per iteration: ([0-9.]+)ms", printed)
+        if not found or not float(found.group(1)) > 0:
+            raise ProcessError(f"bench.py printed no time per iteration: {printed[-TAIL:]}")
+        return float(found.group(1)) / 1000
+
+    def command(self, comparison: Comparison, device_type: str) -> list[str]:
+        dtype = {"bf16": "bfloat16", "fp16": "float16"}.get(comparison.precision, "float32")
+        return [
+            sys.executable,
+            "bench.py",
+            f"--batch_size={comparison.batch_size}",
+            "--real_data=False",  # batches on the device, as on our side
+            f"--dtype={dtype}",
+            f"--device={device_type}",
+            f"--compile={device_type != 'cpu'}",
+        ]
+
+
+Script: TypeAlias = TimmScript | NanoGptScript
+
+
+def script_in(source: Path) -> Script:
+    """Return the script of a source tree; ValueError where it is none that is known."""
+    for script in (TimmScript, NanoGptScript):
+        if all((source / file).is_file() for file in script.files):
+            return script(source.resolve())
+    raise ValueError(
+        f"--source: {source} is no source tree of pytorch-image-models (benchmark.py, timm/) or of nanoGPT "
+        "(bench.py, model.py). Give the root of a checkout."
+    )
+
+
+def our_result(comparison: Comparison, device_type: str, block_s: float, run: Run = run) -> dict[str, Any]:
+    """Run our step in a fresh process; return its seconds per step, number of steps and work."""
+    options = ["--device", device_type, "--block-seconds", str(block_s)]
+    words = [sys.executable, "-m", "benchmarks.comparison.own_scripts", comparison.name, *options]
+    result: dict[str, Any] = json.loads(run(words, ROOT).splitlines()[-1])
+    return result
 
 
 def step_seconds(content: dict[str, Any], comparison: Comparison) -> float:
@@ -151,16 +188,22 @@ def step_seconds(content: dict[str, Any], comparison: Comparison) -> float:
     return float(batch / rate)
 
 
-def measure_processes(processes: Processes, *, groups: int, log: Log) -> Measured:
+def measure_processes(
+    comparison: Comparison, script: Script, device_type: str, *, groups: int, block_s: float, log: Log
+) -> Measured:
     """Measure both in fresh processes that alternate; the first of each fills the caches and is not counted."""
-    against = TITLE + processes.comparison.unlike
+    against = script.title + comparison.unlike
     log("first process of ours")
-    ours = processes.of_ours()
+    ours = our_result(comparison, device_type, block_s)
     log(f"first process of {against}")
-    steps = steps_for(processes.block_s, processes.of_timm(LEAST_STEPS), least=LEAST_STEPS)
+    first_s = script.step_s(comparison, device_type, LEAST_STEPS, run)
+    steps = steps_for(block_s, first_s, least=LEAST_STEPS)
 
     def block(side: Side) -> float:
-        step_s = float(processes.of_ours()["step_s"]) if side == "ours" else processes.of_timm(steps)
+        if side == "ours":
+            step_s = float(our_result(comparison, device_type, block_s)["step_s"])
+        else:
+            step_s = script.step_s(comparison, device_type, steps, run)
         log(f"{'ours' if side == 'ours' else against}: {1000 * step_s:.2f} ms per step")
         return step_s
 

@@ -506,7 +506,8 @@ def outcome_table() -> str:
 
 def outcome_part(status: Status) -> str:
     row = VERDICTS[status]
-    remedy = f"\n\n**What to do.** {row.remedy}" if row.remedy else ""
+    shown = re.sub(r"(?<![`\w-])(pytest-accel \w+( edit --\w+)?|--accel-[a-z-]+)(?!`)", r"`\1`", row.remedy)
+    remedy = f"\n\n**What to do.** {shown}" if shown else ""
     return f"{row.meaning} The test {effect_text(status)}. In files: `{status.value}`.{remedy}"
 
 

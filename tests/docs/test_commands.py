@@ -31,7 +31,7 @@ RUN_BY = {  # by page, or by the command
     r"examples/|.*: python (expect|faster)\.py": "examples/test_examples",
     r"docs/releasing\.md": "packaging/test_wheel",
     r".*: \S*deploy/containers|.*: pytest --pyargs": "packaging/test_containers",
-    r".*: pytest-accel demo": "*/test_demo",
+    r".*: pytest-accel demo": "unit/commands/test_demo",
     r".*: pytest-accel upgrade": "deploy/test_upgrade",
     r".*: pytest-accel compile": "deploy/test_compile",
     r".*: (\S+=\S+ )*bash deploy/ci/night\.sh": "deploy/test_night",

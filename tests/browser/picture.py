@@ -30,7 +30,7 @@ def main() -> None:
         page.goto(path.as_uri())
         page.wait_for_selector("html[data-ready]")
         save("report.png", page.screenshot())
-        page.locator(".failures a").first.click()
+        page.locator(".failures a", has_text="test_").first.click()
         page.wait_for_selector(PLOT)
         page.wait_for_timeout(500)  # of drawing
         save("report-row.png", page.locator("tr.details").screenshot())

@@ -27,10 +27,10 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Generates docs/reference, schemas and command outputs from the code, then builds the site in .site.
+# Generates docs/reference, schemas and command outputs from the code, then builds the site in .site; open .site/index.html.
 docs: $(READY)
 	$(BIN)/python -m tests.docs.reference
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	$(BIN)/sphinx-build --quiet --fail-on-warning -c docs . .site
 
 study: $(READY)
 	$(BIN)/python -m benchmarks.noise.study $(ARGS)

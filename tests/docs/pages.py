@@ -14,7 +14,9 @@ from markdown_it.token import Token
 ROOT = Path(__file__).parents[2]
 NOT_RUN = re.compile(r"<!-- not run: \S.*? -->")
 _SHELL = frozenset({"", "console", "sh", "bash", "shell"})
-_COMMAND = re.compile(r"(?:[A-Z_]+=\S+ )*(?:\S*/)?(?:pytest|pytest-accel|python3?|torchrun|srun)\s")
+_COMMAND = re.compile(
+    r"(?:[A-Z_]+=\S+ )*(?:\S*/)?(?:pytest|pytest-accel|python3?|torchrun|srun|sbatch|sqlite3|build\.sh)\s"
+)
 
 
 def pages() -> list[Path]:

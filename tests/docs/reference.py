@@ -15,6 +15,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import chdir, redirect_stdout, suppress
 from dataclasses import MISSING, dataclass, fields
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -38,7 +39,7 @@ from pytest_accel.report.verdicts import VERDICTS
 from pytest_accel.session.accel import Accel
 from pytest_accel.stats.baseline_quality import platform_prior
 from pytest_accel.stats.environment import TITLES, VARIABLE_PREFIX, VARIABLE_PREFIXES
-from pytest_accel.stats.gate import Policy, Verdict, loss, policy_at_noise, resolution_factor
+from pytest_accel.stats.gate import Policy, loss, policy_at_noise, resolution_factor
 from pytest_accel.stats.measurement import Measurement
 from pytest_accel.stats.metric_gates import MEASURED, NAMES
 from pytest_accel.stats.quantities import gibibytes, parse_fraction, parse_seconds, percent, seconds, si
@@ -314,27 +315,14 @@ def hooks_page() -> str:
     return "".join(parts)
 
 
-def verdicts_page() -> str:
-    return (
-        "# Verdicts\n\nThe fields of a verdict in JSON files, and the policy of the gate.\n\n"
-        "[Reading a verdict](../guide/verdicts.md) lists all outcomes; [The gate](../gate.md) explains the statistics.\n\n"
-        f"## Verdict\n\n{prose(Verdict)}{fields_table(Verdict)}## Policy\n\n{prose(Policy)}{fields_table(Policy)}"
-    )
-
-
-def table_page() -> str:
-    return (
-        "# The table\n\nColumns of the table after a session.\n\n"
-        "A column is shown where a row has something in it. The verdict comes last.\n\n"
-        + table(("column", "meaning"), [(column.title, column.meaning) for column in COLUMNS])
-    )
-
-
 def metrics_page() -> str:
     better = {"more": "more", "less": "less", None: "neither: it is a description"}
     return (
-        "# Metrics\n\nFigures beside throughput: stored with a run, and published by studies.\n\n"
-        "## Of a run\n\n`metrics` of a run in baselines, results and the history; `accel.measure(..., metrics=...)` adds your "
+        "# Metrics\n\nColumns of the table, figures stored with a run, figures that studies publish.\n\n"
+        "## Columns of the table\n\nThe benchmark and its verdict come first. A column is shown where a row has something in it; a "
+        "terminal that is too narrow leaves out the last ones, and says which. `COLUMNS=200` shows them; a file has them all.\n\n"
+        + table(("column", "meaning"), [(column.title, column.meaning) for column in COLUMNS])
+        + "## Of a run\n\n`metrics` of a run in baselines, results and the history; `accel.measure(..., metrics=...)` adds your "
         "own. In a process group they are means over ranks; names that end in `_j` are summed over devices.\n\n"
         + table(("name", "meaning"), [(code(name), about) for name, about in MEASURED.items()])
         + "## Of a published figure\n\n"
@@ -350,7 +338,7 @@ def metrics_page() -> str:
 
 
 def results_page() -> str:
-    return _format_page("results", "Results as JSON")
+    return _format_page("results", "Results as JSON") + environment_section() + benchmark_section()
 
 
 def baseline_page() -> str:
@@ -384,25 +372,25 @@ DERIVED = {
 }
 
 
-def benchmark_page() -> str:
+def benchmark_section() -> str:
     rows = {name: sentence(text) for name, text in schemas.comments(Measurement).items()} | DERIVED
     return (
-        "# In pytest-benchmark's JSON\n\n`extra_info.accel` of each benchmark in the file of `--benchmark-json`.\n\n"
+        "## In pytest-benchmark's JSON\n\n`extra_info.accel` of each benchmark in the file of `--benchmark-json`.\n\n"
         "`run` has the fields of a "
         "[run in a baseline](baseline-json.md#run).\n\n"
         + table(("field", "meaning"), [(code(name), about) for name, about in rows.items()])
     )
 
 
-def environment_page() -> str:
+def environment_section() -> str:
     prefixes = ", ".join(code(f"{prefix}*") for prefix in VARIABLE_PREFIXES)
     return (
-        "# The environment\n\nFacts of the machine and its software that are stored with every run.\n\n"
+        "## Facts of an environment\n\nFacts of the machine and its software that are stored with every run.\n\n"
         "Identity facts must be equal for two runs to be compared. Context facts may differ; differences are printed as "
         "suspects. A fact that could not be read is absent.\n\n"
         + table(("field", "shown as"), [(code(name), title) for name, title in TITLES.items()])
         + f"Environment variables that affect speed ({prefixes}) are context, as `{VARIABLE_PREFIX}NAME`. Values that may be "
-        "credentials are redacted.\n"
+        "credentials are redacted.\n\n"
     )
 
 
@@ -470,9 +458,9 @@ class Part:
         return f"{before}{begin}\n{self.make().strip()}\n\n{end}{rest.partition(end)[2]}"
 
 
-# Commands whose output pages show in full; it depends on nothing but the committed files.
+# Commands whose output pages show, in full or the first lines and `...`; it depends on nothing but the committed files.
 SHOWN_COMMANDS = (
-    'baseline show h200 -k "117m or fine_tuning"',
+    "baseline show h200 -k single_rank",
     "baseline show --check",
     'compare h200 -k "117m or fine_tuning" --metric mfu --format markdown',
 )
@@ -488,7 +476,10 @@ def with_outputs(text: str) -> str:
         output = io.StringIO()
         with chdir(ROOT), redirect_stdout(output):
             assert cli.main(shlex.split(block[1])) == 0, block[1]
-        return f"```\n$ pytest-accel {block[1]}\n{output.getvalue()}```"
+        lines, shown = output.getvalue().splitlines(), block[2].splitlines()
+        if shown[-1:] == ["..."]:
+            lines[len(shown) - 1 :] = ["..."]
+        return "\n".join([f"```\n$ pytest-accel {block[1]}", *lines, "```"])
 
     return _OUTPUT.sub(printed, text)
 
@@ -504,20 +495,33 @@ def effect_text(status: Status) -> str:
     return f"{verb}; with `--accel-{effect.replace('_', '-')}={changed}` it {other}"
 
 
-def verdict_table() -> str:
-    rows = [
-        f"| `{row.word}` | `{status.value}` | {row.meaning} | {effect_text(status)} | {row.remedy} |"
-        for status, row in VERDICTS.items()
-    ]
-    return "\n".join(
-        ["| printed | in files | meaning | the test | what to do |", "|---|---|---|---|---|", *rows]
+def outcome_table() -> str:
+    return table(
+        ("outcome", "the test", "meaning"),
+        [
+            (f"[{row.word}](#{row.word.lower()})", effect_text(status), row.meaning)
+            for status, row in VERDICTS.items()
+        ],
     )
+
+
+def outcome_part(status: Status) -> str:
+    row = VERDICTS[status]
+    shown = re.sub(r"(?<![`\w-])(pytest-accel \w+( edit --\w+)?|--accel-[a-z-]+)(?!`)", r"`\1`", row.remedy)
+    remedy = f"\n\n**What to do.** {shown}" if shown else ""
+    return f"{row.meaning} The test {effect_text(status)}. In files: `{status.value}`.{remedy}"
+
+
+def policy_table() -> str:
+    return f"{prose(Policy)}{fields_table(Policy)}"
 
 
 PARTS = (
     Part("docs/results.md", "throughput", throughput_table),
-    Part("docs/guide/noise.md", "noise", noise_table),
-    Part("docs/guide/verdicts.md", "verdicts", verdict_table),
+    Part("docs/guide/tolerance.md", "noise", noise_table),
+    Part("docs/gate.md", "policy", policy_table),
+    Part("docs/guide/verdicts.md", "outcomes", outcome_table),
+    *(Part("docs/guide/verdicts.md", status.value, partial(outcome_part, status)) for status in VERDICTS),
 )
 PAGES: dict[str, Callable[[], str]] = {
     "options.md": options_page,
@@ -526,13 +530,9 @@ PAGES: dict[str, Callable[[], str]] = {
     "fixtures.md": fixtures_page,
     "hooks.md": hooks_page,
     "commands.md": commands_page,
-    "verdicts.md": verdicts_page,
-    "table.md": table_page,
     "metrics.md": metrics_page,
     "results-json.md": results_page,
     "baseline-json.md": baseline_page,
-    "benchmark-json.md": benchmark_page,
-    "environment.md": environment_page,
 }
 
 

@@ -17,7 +17,7 @@ from tests.packaging.conftest import LONG_S, ROOT, pip
 INFO = f"pytest_accel-{pytest_accel.__version__}.dist-info"
 SDIST = {
     *("pytest_accel", "bench_suites", "benchmarks", "baselines", "deploy", "docs", "examples", "tests"),
-    *("conftest.py", "constraints.txt", "mkdocs.yml", "Makefile", "CHANGELOG.md", "CONTRIBUTING.md"),
+    *("conftest.py", "constraints.txt", "Makefile", "CHANGELOG.md", "CONTRIBUTING.md"),
     *("pyproject.toml", "README.md", "LICENSE", ".gitignore"),
 }
 

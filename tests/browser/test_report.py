@@ -74,6 +74,8 @@ def test_headline_says_what_failed_and_the_table_begins_with_it(opened, plotless
     page.locator(".failures a", has_text="vit_l_32").click()
     assert page.locator("tr.details").count() == 1
     assert page.evaluate("document.activeElement.innerText") == "test_training[vit_l_32-cifar100]"
+    page.locator("tr.details .said a.badge").click()  # to what it means
+    assert page.locator("#outcomes li:target .badge").inner_text() == "REGRESSED"
 
 
 def test_sorting_by_any_column_goes_both_ways_and_leaves_empty_cells_last(opened, plotless, names):
@@ -150,6 +152,7 @@ def test_row_opens_to_its_plots_words_suspects_and_commands_and_fits_any_width(o
     page.locator("#plot-list " + PLOT).first.wait_for()
     sweep = page.locator("#plot-list figure").first.inner_text()
     assert "published: a100 (CARAML, ResNet50)" in sweep
+    assert "gh200, baseline" in sweep
     for width in (320, 390, 768, 961, 1061, 1341, 1440, 1920):
         page.set_viewport_size({"width": width, "height": 800})
         assert (width, overflow(page), page.evaluate(OUTSIDE)) == (width, 0, [])

@@ -46,10 +46,9 @@ if TYPE_CHECKING:
     from pytest_accel.storage.history import Trend
 
 SCRIPTS = ("dom.js", "theme.js", "plotly.js", "figures.js", "details.js", "table.js", "start.js")
-FAILURES_SHOWN = 6  # the table below has all of them, first
+FAILURES_SHOWN = 6  # the others unfold
 DRAWN_ROUNDS = 150_000  # of all runs together, a megabyte: mail, CI artifacts and phones take 6
-_FINDINGS_SHOWN = 3
-_NAMES_SHOWN = 3  # the others unfold
+_NAMES_SHOWN = _FINDINGS_SHOWN = 3
 _CHANGES_SHOWN = 8
 _COMMAND_NAMES = 20  # longer commands are not copied
 _LEVELS = {"problem": ("bad", "bang"), "warning": ("warn", "bang"), "ok": ("good", "check")}
@@ -233,8 +232,7 @@ def _context(session: SessionResults) -> dict[str, object]:
         ],
         "suspects": _changes(concerned, _CHANGES_SHOWN),
         "unchanged": any(result.runs and result.baseline for result in concerned),
-        "doctor_lines": _doctor_lines(pressing) if concerned else [],
-        "findings_shown": _FINDINGS_SHOWN,
+        "doctor_line": _doctor_line(pressing) if concerned else "",
         "attention": _attention(session),
         "all_changes": _changes(session.results),
         "was_compared": any(result.baseline for result in session.results),
@@ -257,8 +255,10 @@ def _changes(results: Sequence[Result], most: int | None = None) -> dict[str, ob
     return {"changes": shown, "of": len(compared), "more": len(counts) - len(shown)}
 
 
-def _doctor_lines(pressing: Sequence[Mapping[str, Scalar]]) -> list[str]:
-    return [f"{finding_subject(each)}: {each.get('text') or ''}" for each in pressing]
+def _doctor_line(pressing: Sequence[Mapping[str, Scalar]]) -> str:
+    lines = [f"{finding_subject(each)}: {each.get('text') or ''}" for each in pressing]
+    more = f"; and {len(lines) - _FINDINGS_SHOWN} more" if len(lines) > _FINDINGS_SHOWN else ""
+    return "; ".join(lines[:_FINDINGS_SHOWN]) + more
 
 
 def _attention(session: SessionResults) -> list[dict[str, object]]:

@@ -96,7 +96,7 @@ def explain(verdict: Verdict) -> str:
         observed=counted(verdict.runs, "run"),
         against=f" vs {counted(verdict.baseline_runs, 'baseline run')}",
         gained=": refresh the baseline with --accel-update, or the loss of this gain will go unnoticed",
-        way_out=lambda: _way_out(verdict),
+        way_out=lambda: ": ".join(filter(None, way_out(verdict))),
     )
     beside = f"; beside {percent(verdict.common)} that all on this platform lost" if verdict.common else ""
     return text + beside
@@ -136,25 +136,26 @@ def in_words(  # noqa: PLR0911 - one a verdict
     return verdict.reason
 
 
-def _way_out(verdict: Verdict) -> str:
-    """Return what would decide an inconclusive verdict; more runs only where they can (ten resolve 3.7 times the noise)."""
+def way_out(verdict: Verdict, enough: str = "") -> tuple[str, str]:
+    """Return why a verdict is inconclusive, and what would decide it; `enough` replaces the tolerance that would do.
+
+    More runs are advised only where they can decide it: ten resolve 3.7 times the noise.
+    """
     if verdict.wants_another_run:
         few = "one run decides nothing" if verdict.runs == 1 else "another run may decide it"
-        return f"{few}, and it was not measured again"
+        return "", f"{few}, and it was not measured again"
     noise, resolution = verdict.noise or 0.0, verdict.resolution or 0.0
     if resolution <= verdict.tolerance:
-        return (
-            f"noise {percent(noise)} would resolve {percent(resolution)}, but the runs do not agree: measure again, and look at "
-            "what differs from process to process"
-        )
+        why = f"noise {percent(noise)} would resolve {percent(resolution)}, but the runs do not agree"
+        return why, "measure again, and look at what differs from process to process"
     if 3.7 * noise <= verdict.tolerance and verdict.baseline_runs < MAX_RUNS:
         remedy = "record more baseline runs with --accel-record"
     elif resolution > NO_GATE:
         remedy = f"no gate holds on it: {_quieten(verdict.of)}"
     else:
-        remedy = f"{_quieten(verdict.of)}, or tolerate {percent(resolution, 0)}"
+        remedy = f"{_quieten(verdict.of)}, or tolerate {enough or percent(resolution, 0)}"
     ended = ", so that further runs would hardly decide it" if verdict.undecidable else ""
-    return f"noise {percent(noise)} resolves {percent(resolution)} here{ended}: {remedy}"
+    return f"noise {percent(noise)} resolves {percent(resolution)} here{ended}", remedy
 
 
 def _quieten(of: str) -> str:

@@ -74,6 +74,8 @@ def test_headline_says_what_failed_and_the_table_begins_with_it(opened, plotless
     page.locator(".failures a", has_text="vit_l_32").click()
     assert page.locator("tr.details").count() == 1
     assert page.evaluate("document.activeElement.innerText") == "test_training[vit_l_32-cifar100]"
+    page.locator("tr.details .said a.badge").click()  # to what it means
+    assert page.locator("#outcomes li:target .badge").inner_text() == "REGRESSED"
 
 
 def test_sorting_by_any_column_goes_both_ways_and_leaves_empty_cells_last(opened, plotless, names):
@@ -150,6 +152,7 @@ def test_row_opens_to_its_plots_words_suspects_and_commands_and_fits_any_width(o
     page.locator("#plot-list " + PLOT).first.wait_for()
     sweep = page.locator("#plot-list figure").first.inner_text()
     assert "published: a100 (CARAML, ResNet50)" in sweep
+    assert "gh200, baseline" in sweep
     for width in (320, 390, 768, 961, 1061, 1341, 1440, 1920):
         page.set_viewport_size({"width": width, "height": 800})
         assert (width, overflow(page), page.evaluate(OUTSIDE)) == (width, 0, [])
@@ -317,19 +320,21 @@ def test_five_hundred_benchmarks_stay_small_and_quick(opened, library, names):
     page.get_by_label("Search benchmarks").fill("gpt_117m-306")
     assert len(names(page)) <= 1
     page.get_by_label("Search benchmarks").fill("")
-    page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    page.locator(".more-rows").scroll_into_view_if_needed()
     page.locator("tr.row").nth(300).wait_for()
 
 
 def test_printing_shows_every_row(opened):
-    page = opened(render_page(make_session(many(260, rounds=6)), plotly_js=b"window.Plotly = {};"))
+    page = opened(render_page(make_session(many(260, rounds=6)), plotly_js=PLOTLESS))
     assert page.locator("tr.row").count() == 200
     page.pdf()
     assert page.locator("tr.row").count() == 260
 
 
-def test_what_is_open_is_printed_with_its_plots_in_light_on_white(opened, text):
+def test_plots_are_printed_in_light_on_white_and_nothing_is_folded(opened, text):
     page = opened(text, color_scheme="dark")
+    page.wait_for_function("window.Plotly")  # idle time: nothing was scrolled to, so nothing is drawn
+    assert page.locator("#plot-list svg").count() == 0
     open_row(page, "vit_l_32").locator(PLOT).nth(3).wait_for()
     seen = """() => {
       const plot = document.querySelector("tr.details .plot svg.main-svg");
@@ -337,7 +342,9 @@ def test_what_is_open_is_printed_with_its_plots_in_light_on_white(opened, text):
         ground: getComputedStyle(document.documentElement).getPropertyValue("--surface").trim(),
         width: plot.width.baseVal.value,
         label: getComputedStyle(document.querySelector(".annotation-text")).fill,
+        folded: document.querySelectorAll("details:not([open])").length > 0,
       };
+      window.plots = document.querySelectorAll("#plot-list .plot path.point").length;
     }"""
     page.evaluate(f"addEventListener('beforeprint', {seen})")
     page.evaluate(seen)
@@ -347,12 +354,13 @@ def test_what_is_open_is_printed_with_its_plots_in_light_on_white(opened, text):
     assert printed["ground"] == "#ffffff"
     assert printed["width"] == 640
     assert printed["label"] != before["label"]
+    assert (before["folded"], printed["folded"]) == (True, False)
+    assert page.evaluate("window.plots") > 0
     page.evaluate(seen)
     assert page.evaluate("window.seen") == before
     page.emulate_media(media="print", color_scheme="dark")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert page.locator("tr.details .plot").first.is_visible()
-    assert not page.locator("#plots").is_visible()  # nobody looked at them, so that they are not drawn
     assert page.evaluate(CONTRAST) == []
 
 

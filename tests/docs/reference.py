@@ -47,7 +47,7 @@ from pytest_accel.stats.results import Status
 from pytest_accel.storage.baselines import BaselineStore
 from pytest_accel.storage.comparison import CHOICES
 from pytest_accel.storage.references import METRICS as PUBLISHED
-from tests.docs import schemas
+from tests.docs import picture, schemas
 from tests.docs.pages import ROOT
 
 FOLDER = ROOT / "docs" / "reference"
@@ -537,7 +537,7 @@ PAGES: dict[str, Callable[[], str]] = {
 
 
 def pages() -> dict[Path, str]:
-    """Return every generated page, and every page with a generated part, by its path."""
+    """Return every generated page, every page with a generated part, and the picture of the README, by their paths."""
     os.environ["COLUMNS"] = "100"  # of argparse
     made = {name: make() for name, make in PAGES.items()}
     rows = [
@@ -553,6 +553,7 @@ def pages() -> dict[Path, str]:
         text = path.read_text(encoding="utf-8")
         if any(f"$ pytest-accel {command}\n" in text for command in SHOWN_COMMANDS):
             found[path] = with_outputs(text)
+    found[picture.SVG] = picture.draw(picture.RECORDED.read_text(encoding="utf-8"))
     for part in PARTS:
         path = ROOT / part.page
         found[path] = part.applied(found.get(path) or path.read_text(encoding="utf-8"))

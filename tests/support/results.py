@@ -378,6 +378,7 @@ HOSTILE = (
     "\u202egnp.exe \u05e9\u05dc\u05d5\u05dd \u0645\u0631\u062d\u0628\u0627 \U0001f9ea\u200d\U0001f525",
     "line one\nline two\ttab\x00\x1b[31m\u2028\u2029",
     "${window.pwned = 6} {{ 7 * 7 }} $plotly $data",
+    "`<img src=x onerror=window.pwned=7>` `</code><script>window.pwned = 8</script>`",
     "x" * 3000,
     "__proto__",
 )

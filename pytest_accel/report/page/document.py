@@ -21,8 +21,11 @@ from typing import TYPE_CHECKING
 from pytest_accel.report.page.plots import MOST_ROUNDS, Nights, past, rounds, session_plots
 from pytest_accel.report.page.rows import details, from_to, shortened, table, unbroken
 from pytest_accel.report.remedies import remedy
+from pytest_accel.report.terminal import way_out
 from pytest_accel.report.verdicts import (
     VERDICTS,
+    deciding,
+    docs_link,
     finding_subject,
     headline_of,
     in_order,
@@ -43,13 +46,14 @@ if TYPE_CHECKING:
     from pytest_accel.storage.history import Trend
 
 SCRIPTS = ("dom.js", "theme.js", "plotly.js", "figures.js", "details.js", "table.js", "start.js")
-FAILURES_SHOWN = 6  # the table below has all of them, first
+FAILURES_SHOWN = 6  # the others unfold
 DRAWN_ROUNDS = 150_000  # of all runs together, a megabyte: mail, CI artifacts and phones take 6
 _NAMES_SHOWN = _FINDINGS_SHOWN = 3
 _CHANGES_SHOWN = 8
 _COMMAND_NAMES = 20  # longer commands are not copied
 _LEVELS = {"problem": ("bad", "bang"), "warning": ("warn", "bang"), "ok": ("good", "check")}
 _BREAKS = re.compile(r"[^_/.:,=\[\]-]*[_/.:,=\[\]-]*", re.DOTALL)  # as in dom.js
+_CODE = re.compile(r"`([^`\n]+)`")  # as in dom.js
 # What HTML forbids, or UTF-8 cannot hold.
 _FORBIDDEN = re.compile("[\x00-\x08\x0b-\x1f\ud800-\udfff]")
 SeriesKey = tuple[str, str]  # the benchmark's key and its platform's disk name
@@ -177,13 +181,20 @@ def _template() -> Template:
         parts = _BREAKS.findall(_FORBIDDEN.sub("\ufffd", text))
         return Markup("<wbr>").join(part for part in parts if part)
 
+    def prose(text: str) -> Markup:
+        """Return a sentence with what stands between backticks as code."""
+        parts = _CODE.split(_FORBIDDEN.sub("\ufffd", unbroken(shortened(text))))
+        return Markup("").join(
+            Markup("<code>{}</code>").format(part) if at % 2 else part for at, part in enumerate(parts)
+        )
+
     engine = Engine(
         autoescape=True, undefined=StrictUndefined, finalize=visible, trim_blocks=True, lstrip_blocks=True
     )
     engine.filters |= {
         "breakable": breakable,
         "unbroken": unbroken,
-        "shortened": shortened,
+        "prose": prose,
         "from_to": from_to,
         "moment": _moment,
     }
@@ -204,15 +215,21 @@ def _context(session: SessionResults) -> dict[str, object]:
     known = sum(each.get("known", True) is not False for each in calm)
     position = {id(result): index for index, result in enumerate(session.results)}
     used = dict.fromkeys(result.environment for result in session.results)
+    told = {line.status for each in session.results for line in each.lines if line.status}
     return {
         "session": session,
         "headline": headline_of(session),
         "tally": [(status.value, VERDICTS[status], counts[status]) for status in sorted(counts, key=rank)],
         "failures": [
-            (position[id(result)], VERDICTS[shown_status(result)], result)
-            for result in failures[:FAILURES_SHOWN]
+            (position[id(result)], shown_status(result).value, VERDICTS[shown_status(result)], result)
+            for result in failures
         ],
-        "more_failures": max(0, len(failures) - FAILURES_SHOWN),
+        "failures_shown": FAILURES_SHOWN,
+        "names_shown": _NAMES_SHOWN,
+        "outcomes": [
+            (status.value, VERDICTS[status], docs_link(status))
+            for status in sorted(told | counts.keys(), key=rank)
+        ],
         "suspects": _changes(concerned, _CHANGES_SHOWN),
         "unchanged": any(result.runs and result.baseline for result in concerned),
         "doctor_line": _doctor_line(pressing) if concerned else "",
@@ -252,20 +269,33 @@ def _attention(session: SessionResults) -> list[dict[str, object]]:
     found = []
     for members in groups.values():
         status, row = members[0].status, VERDICTS[members[0].status]
+        is_open = status is Outcome.INCONCLUSIVE
         asked = remedy(members, session.command) if len(members) <= _COMMAND_NAMES else None
         found.append(
             {
                 "status": status.value,
                 "row": row,
                 "count": len(members),
-                "members": members[:_NAMES_SHOWN],
-                "more": max(0, len(members) - _NAMES_SHOWN),
-                # What would decide an open question differs: each has its own text.
-                "text": "" if status is Outcome.INCONCLUSIVE else f"{row.meaning} {row.remedy}".strip(),
+                "members": members,
+                "text": row.meaning if is_open else f"{row.meaning} {row.remedy}".strip(),
+                "questions": _open_questions(members) if is_open else [],
                 "command": asked[1] if asked else "",
             }
         )
     return found
+
+
+def _open_questions(members: Sequence[Result]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Group inconclusive results by what would decide them: the remedy, and name and text of each without it."""
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for each in members:
+        common, text = "", each.text
+        for verdict in deciding(each)[:1]:
+            own = re.compile(f"[:;] {re.escape(way_out(verdict)[1])}")
+            if own.search(text):  # an upgrade's text has a remedy of its own
+                common, text = way_out(verdict, "what its noise resolves")[1], own.sub("", text, count=1)
+        groups.setdefault(common, []).append((each.name, text))
+    return [(common and f"{common[0].upper()}{common[1:]}:", listed) for common, listed in groups.items()]
 
 
 def _finding(finding: Mapping[str, Scalar]) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pytest_accel.platforms.catalogue import PlatformNameError, parse_name
@@ -110,7 +110,7 @@ def session_plots(results: Sequence[Result]) -> list[dict[str, object]]:
 
 
 def sweeps(results: Sequence[Result]) -> list[dict[str, object]]:
-    """Return throughput over batch size, a plot a workload, a line a platform and configuration."""
+    """Return throughput over batch size, a plot a workload, a line a platform and configuration, each beside its baseline's."""
     workloads: dict[tuple[str, str], dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
     for result in results:
         if result.runs and _batch(result):
@@ -125,7 +125,12 @@ def sweeps(results: Sequence[Result]) -> list[dict[str, object]]:
                     "title": f"Throughput over batch size: {workload}",
                     "unit": f"{unit}/s",
                     "lines": [
-                        {"name": name, "points": _points(line)} for name, line in _line_names(swept).items()
+                        {
+                            "name": name,
+                            "points": _points(line, lambda result: result.throughput),
+                            "then": _points(line, lambda result: result.baseline_throughput),
+                        }
+                        for name, line in _line_names(swept).items()
                     ],
                     "published": _published([each for line in swept.values() for each in line], f"{unit}/s"),
                 }
@@ -147,14 +152,12 @@ def _published(results: Iterable[Result], unit: str) -> list[dict[str, object]]:
     ]
 
 
-def _points(line: Sequence[Result]) -> list[tuple[int, float, str]]:
+def _points(line: Sequence[Result], value: Callable[[Result], float | None]) -> list[tuple[int, float, str]]:
+    known = ((result, value(result)) for result in line)
     return sorted(
-        (
-            _batch(result),
-            drawn(result.throughput or 0),
-            f"{si(result.throughput or 0)} {result.unit}/s",
-        )
-        for result in line
+        (_batch(result), drawn(found), f"{si(found)} {result.unit}/s")
+        for result, found in known
+        if found is not None
     )
 
 

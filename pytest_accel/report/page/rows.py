@@ -275,13 +275,13 @@ def details(result: Result, command: Sequence[str], *, has_past: bool = False) -
     return {name: value for name, value in content.items() if value}
 
 
-def _line(line: ReportLine) -> tuple[str, str, str, str]:
-    """Return word, colour, sign and text."""
+def _line(line: ReportLine) -> tuple[str, str, str, str, str]:
+    """Return word, colour, sign, text and status."""
     text = unbroken(shortened(line.named))
     if line.status is None:
-        return "note", "warn", "bang", text
+        return "note", "warn", "bang", text, ""
     row = VERDICTS[line.status]
-    return row.word, row.tone, row.icon, text
+    return row.word, row.tone, row.icon, text, line.status.value
 
 
 def _reference_details(figure: ReferenceFigure) -> dict[str, object]:

@@ -6,7 +6,7 @@ function panel(id) {
   const past = data.past[id];
   const wide = [
     found.numbers && make("p", { class: "numbers wide" }, isolated(found.numbers)),
-    make("div", { class: "said wide" }, (found.lines ?? []).map(([word, tone, sign, text]) => make("p", null, badge(tone, sign, word), make("span", null, isolated(text))))),
+    make("div", { class: "said wide" }, (found.lines ?? []).map(([word, tone, sign, text, status]) => make("p", null, badge(tone, sign, word, status), make("span", null, isolated(prose(text)))))),
     found.note && make("pre", { class: "wide", tabindex: "0" }, found.note),
   ];
   const left = [...(found.failed_metrics ?? []).map(metricBlock), rounds && roundsBlock(rounds), past && pastBlock(past)].filter(Boolean);

@@ -144,7 +144,7 @@ function pastFigure(found, session) {
   };
 }
 
-/** Measured lines in front, published curves behind: dashed, hollow diamonds, without colour. */
+/** Measured lines in front, those of their baselines dotted and hollow; published curves behind: dashed, hollow diamonds, without colour. */
 function sweepFigure(found) {
   const published = found.published.map((curve, number) => ({
     x: curve.points.map(([size]) => size), y: curve.points.map(([, value]) => value),
@@ -152,10 +152,16 @@ function sweepFigure(found) {
     name: `published: ${short(curve.name)}`, type: "scatter", mode: curve.points.length > 1 ? "lines+markers" : "markers", hovertemplate: hover,
     line: { color: colour("then"), width: 1.5, dash: ["dash", "dot", "dashdot"][number % 3] }, marker: { symbol: "diamond-open", size: 8, color: colour("then") },
   }));
-  const measured = found.lines.map((each, number) => styled(number, {
-    x: each.points.map(([size]) => size), y: each.points.map(([, value]) => value),
-    text: each.points.map(([size, , said]) => `${short(each.name)}<br>batch ${size}: ${plain(said)}`), name: short(each.name),
-  }));
+  const curve = (points, name) => ({
+    x: points.map(([size]) => size), y: points.map(([, value]) => value),
+    text: points.map(([size, , said]) => `${name}<br>batch ${size}: ${plain(said)}`), name,
+  });
+  const measured = found.lines.flatMap((each, number) => {
+    const now = styled(number, curve(each.points, short(each.name)));
+    const { line: stroke, marker } = now;
+    const then = { ...now, ...curve(each.then, `${short(each.name)}, baseline`), line: { ...stroke, width: 1.5, dash: "dot" }, marker: { ...marker, symbol: `${marker.symbol}-open` } };
+    return each.then.length ? [then, now] : [now];
+  });
   const sizes = [...new Set([...found.lines, ...found.published].flatMap((each) => each.points.map(([size]) => size)))].sort((a, b) => a - b);
   return {
     traces: [...published, ...measured],

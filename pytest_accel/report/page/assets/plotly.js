@@ -20,15 +20,17 @@ async function unpack() {
   return window.Plotly;
 }
 
+const planned = new Map(); // element -> its figure, drawn when it comes into view, or for the printer
 const drawn = new Map(); // element -> its figure, drawn again when the theme changes
 
 /** Draws figure() into the element; what it shows stands in words or tables beside it. */
 async function draw(element, figure) {
+  if (drawn.has(element)) return;
   const wait = make("p", { class: "wait" }, "Drawing…");
   element.replaceChildren(wait);
   try {
     const Plotly = await plotly();
-    if (!element.isConnected) return;
+    if (!element.isConnected || drawn.has(element)) return;
     wait.remove();
     await redraw(Plotly, element, figure);
     drawn.set(element, figure);
@@ -51,15 +53,24 @@ function forget(element) {
 // Printed, a plot has the width of a page and the light theme's colours. Both have to be there when this returns.
 const PRINTED_PX = 640;
 let printing = null; // the theme that was chosen before
+let folded = [];
 
 addEventListener("beforeprint", () => {
   printing = document.documentElement.dataset.theme ?? "";
   document.documentElement.dataset.theme = "light";
+  folded = [...document.querySelectorAll("details:not([open])")];
+  for (const fold of folded) fold.open = true; // paper does not unfold
+  for (const [element, figure] of window.Plotly ? planned : []) {
+    if (drawn.has(element)) continue;
+    element.replaceChildren();
+    drawn.set(element, figure);
+  }
   for (const [element, figure] of drawn) redraw(window.Plotly, element, figure);
 });
 addEventListener("afterprint", () => {
   const before = printing;
   printing = null;
+  for (const fold of folded) fold.open = false;
   if (before) document.documentElement.dataset.theme = before;
   else delete document.documentElement.dataset.theme;
   for (const [element, figure] of drawn) redraw(window.Plotly, element, figure);

@@ -8,17 +8,17 @@ const waiting = new IntersectionObserver((seen) => {
   for (const { isIntersecting, target } of seen) {
     if (!isIntersecting) continue;
     waiting.unobserve(target);
-    const found = data.plots[Number(target.dataset.plot)];
-    draw(target, () => FIGURES[found.kind](found));
+    draw(target, planned.get(target));
   }
 }, { rootMargin: "100px" });
-data.plots.forEach((found, index) => {
-  const plot = make("div", { class: "plot tall", "data-plot": index, role: "img", "aria-label": found.title });
+data.plots.forEach((found) => {
+  const plot = make("div", { class: "plot tall", role: "img", "aria-label": found.title });
+  planned.set(plot, () => FIGURES[found.kind](found));
   plots.append(make("figure", null, make("figcaption", null, isolated(found.title)), plot));
   waiting.observe(plot);
 });
 
-const sections = [["benchmarks", "Benchmarks"], ["plots", "Plots"], ["environment", "Environment"], ["doctor", "Doctor"], ["session", "Session"]];
+const sections = [["benchmarks", "Benchmarks"], ["plots", "Plots"], ["environment", "Environment"], ["doctor", "Doctor"], ["outcomes", "Outcomes"], ["session", "Session"]];
 document.getElementById("nav").append(
   ...sections.filter(([id]) => document.getElementById(id)).map(([id, title]) => make("a", { href: `#${id}` }, title)), themeButton(),
 );
@@ -29,6 +29,9 @@ document.addEventListener("click", (event) => {
   if (link.dataset.open !== undefined) { event.preventDefault(); reveal(Number(link.dataset.open)); }
   else { clear(); only(link.dataset.status); }
 });
+
+// Unpacked by the time that someone prints: what happens before printing cannot wait for it.
+if (planned.size) (window.requestIdleCallback ?? setTimeout)(() => plotly().catch(() => {})); // a plot says what is wrong
 
 performance.mark("pytest-accel-ready");
 document.documentElement.dataset.ready = "true";

@@ -121,7 +121,7 @@ def render_page(
         "table": table(session.results),
         "plots": plots,
         "details": [
-            details(result, session.command, has_past=each is not None)
+            details(result, session.command, session.results, has_past=each is not None)
             for result, each in zip(session.results, pasts, strict=True)
         ],
         "past": pasts,
@@ -252,7 +252,7 @@ def _attention(session: SessionResults) -> list[dict[str, object]]:
     found = []
     for members in groups.values():
         status, row = members[0].status, VERDICTS[members[0].status]
-        asked = remedy(members, session.command) if len(members) <= _COMMAND_NAMES else None
+        asked = remedy(members, session.command, session.results)
         found.append(
             {
                 "status": status.value,
@@ -262,7 +262,7 @@ def _attention(session: SessionResults) -> list[dict[str, object]]:
                 "more": max(0, len(members) - _NAMES_SHOWN),
                 # What would decide an open question differs: each has its own text.
                 "text": "" if status is Outcome.INCONCLUSIVE else f"{row.meaning} {row.remedy}".strip(),
-                "command": asked[1] if asked else "",
+                "command": asked[1] if asked and asked[1].count("::") <= _COMMAND_NAMES else "",
             }
         )
     return found

@@ -24,13 +24,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     own, for_pytest = _divide(sys.argv[1:] if argv is None else argv)
     parser = _parser()
     args, unknown = parser.parse_known_args(own)
-    if "called" not in args:  # no command: what there is
+    if "called" not in args and not unknown:  # no command: what there is
         args.parser.print_help()
         return 2
-    called, runs_pytest = " ".join(args.called), COMMANDS[args.called].runs_pytest
+    runs_pytest = "called" in args and COMMANDS[args.called].runs_pytest
     if unknown:
         hint = ": what is pytest's goes after --" if runs_pytest and not for_pytest else ""
         parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+    called = " ".join(args.called)
     if for_pytest and not runs_pytest:
         parser.error(f"{called} runs no pytest: nothing may follow --")
     args.for_pytest = for_pytest

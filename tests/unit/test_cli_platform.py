@@ -77,6 +77,13 @@ def test_without_a_command_all_are_listed_with_one_line_each(capsys, words, monk
     assert shown == sorted({name[depth] for name in cli.COMMANDS if list(name[:depth]) == words})
 
 
+def test_an_unknown_option_without_a_command_is_named(capsys):
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["--bogus"])
+    assert caught.value.code == 2
+    assert "unrecognized arguments: --bogus" in capsys.readouterr().err
+
+
 def test_the_module_is_the_program():
     done = subprocess.run(
         [sys.executable, "-m", "pytest_accel", "--version"],

@@ -10,6 +10,7 @@ from pytest_accel.commands import (  # noqa: F401 - each registers itself
     baseline,
     compare,
     compile,  # noqa: A004 - the name of the command
+    demo,
     doctor,
     history,
     report,
@@ -23,10 +24,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     own, for_pytest = _divide(sys.argv[1:] if argv is None else argv)
     parser = _parser()
     args, unknown = parser.parse_known_args(own)
-    called, runs_pytest = " ".join(args.called), COMMANDS[args.called].runs_pytest
+    if "called" not in args and not unknown:  # no command: what there is
+        args.parser.print_help()
+        return 2
+    runs_pytest = "called" in args and COMMANDS[args.called].runs_pytest
     if unknown:
         hint = ": what is pytest's goes after --" if runs_pytest and not for_pytest else ""
         parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+    called = " ".join(args.called)
     if for_pytest and not runs_pytest:
         parser.error(f"{called} runs no pytest: nothing may follow --")
     args.for_pytest = for_pytest
@@ -54,28 +59,33 @@ def _divide(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 def _parser() -> argparse.ArgumentParser:
     from pytest_accel._version import __version__
 
-    parser = argparse.ArgumentParser(prog="pytest-accel", description="Accelerator benchmarks as tests.")
+    parser = argparse.ArgumentParser(
+        prog="pytest-accel",
+        description="Accelerator benchmarks as tests.",
+        epilog="pytest itself measures: `pytest --accel-record` stores a baseline, `pytest` judges against it. "
+        "`pytest-accel COMMAND --help` ends with an example.",
+    )
+    parser.set_defaults(parser=parser)
     parser.add_argument("--version", action="version", version=f"pytest-accel {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    groups = {
-        name: commands.add_parser(name, help=about, description=about).add_subparsers(
-            dest="subcommand", metavar="COMMAND", required=True
-        )
-        for name, about in GROUPS.items()
-    }
-    for each in COMMANDS.values():
+    commands = parser.add_subparsers(metavar="COMMAND")
+    groups = {}
+    for name, about in GROUPS.items():
+        of_group = commands.add_parser(name, help=about, description=about)
+        of_group.set_defaults(parser=of_group)
+        groups[name] = of_group.add_subparsers(metavar="COMMAND")
+    for each in sorted(COMMANDS.values(), key=lambda command: command.name):
         *group, name = each.name
         _add(groups[group[0]] if group else commands, name, each)
     return parser
 
 
 def _add(commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, each: Command) -> None:
-    sub = commands.add_parser(name, help=each.help, description=each.run.__doc__)
+    example = f"example: pytest-accel {each.example}"
+    sub = commands.add_parser(name, help=each.help, description=each.run.__doc__, epilog=example)
     for names, options in each.arguments:
         sub.add_argument(*names, **options)
     if each.runs_pytest:
         sub.usage = f"{sub.format_usage().removeprefix('usage: ').rstrip()} -- PYTEST_ARGS"
-        sub.epilog = "What follows -- is pytest's: bench_suites -m gh200"
     sub.set_defaults(run=each.run, called=each.name)
 
 

@@ -32,6 +32,7 @@ LAUNCHER_VARIABLES = frozenset({"RANK", "SLURM_STEP_NUM_TASKS"})
 WORKER_VARIABLE = "PYTEST_ACCEL_WORKER"  # what a rank must know; removed from the environment when it is read
 # Stays, so that all processes that a rank starts can be found and ended.
 GROUP_ID_VARIABLE = "PYTEST_ACCEL_GROUP_ID"
+_NO_SETTINGS = {WORKER_VARIABLE, GROUP_ID_VARIABLE, "PYTEST_ACCEL_LOCKS"}  # the last is read by measure.locks
 
 # Of torch.compile
 COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
@@ -349,6 +350,7 @@ def read_settings(config: pytest.Config, environ: Mapping[str, str] = os.environ
             text, origin = found
             values[option.field] = option.read(text, origin)
             origins[option.field] = origin
+    _refuse_unknown_variables(environ)
     settings = Settings(**values, origins=origins)
     if settings.update:
         settings = replace(settings, record=settings.record or RECORD_RUNS)
@@ -370,6 +372,24 @@ def _find(option: Option, config: pytest.Config, environ: Mapping[str, str]) -> 
     except (TypeError, ValueError) as error:  # TOML holds another type
         raise pytest.UsageError(f"{option.key} (from {where}): {error}") from None
     return None if in_ini in (None, "") else (str(in_ini), where)
+
+
+def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:
+    """Refuse PYTEST_ACCEL_* variables that would set nothing: a gate would be another than the one asked for."""
+    prefix = "PYTEST_ACCEL_"
+    ours = {name for name in environ if name.startswith(prefix)} - _NO_SETTINGS
+    known = {option.variable: option for option in OPTIONS}
+    for name in sorted(ours - {each for each, option in known.items() if option.in_ini}):
+        if name in known:
+            raise pytest.UsageError(
+                f"{name}: it is no variable. Write {known[name].flag} on the command line."
+            )
+        from difflib import get_close_matches
+
+        ends = [each.removeprefix(prefix) for each in known]
+        near = get_close_matches(name.removeprefix(prefix), ends, n=1)
+        hint = f" Did you mean {prefix}{near[0]}?" if near else ""
+        raise pytest.UsageError(f"{name}: there is no such setting.{hint} `pytest --help` lists all.")
 
 
 def _refuse_contradictions(settings: Settings) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -17,3 +18,14 @@ def test_nothing_advises_to_install_this_package_by_its_name():
                 assert not re.search(
                     r"pip install[^\n`;&]*(?<![./])\bpytest-accel(?![-./\w])", path.read_text()
                 ), path
+
+
+def test_make_bench_records_on_its_first_run_only(tmp_path):
+    def command(folder):
+        make = ["make", "-n", "-o", "none/.ready", "bench", "VENV=none", f"BENCH={folder}"]
+        done = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=True)
+        return done.stdout
+
+    assert "--accel-record" in command(tmp_path / "none-yet")
+    assert "--accel-record" not in command(tmp_path)
+    assert f"--accel-baselines {tmp_path} " in command(tmp_path)

@@ -73,7 +73,7 @@ if [[ -z $python ]]; then
     python=python3
     [[ -x .venv/bin/python ]] && python=$PWD/.venv/bin/python
 fi
-accel=("$python" -m pytest_accel.cli)
+accel=("$python" -m pytest_accel)
 machine=$("${accel[@]}" doctor --json) || true # 1 where it found a problem
 [[ $machine == '{'* ]] ||
     refuse "'$python' cannot run pytest-accel. Install it there (pip install CHECKOUT), or name another with ACCEL_PYTHON."

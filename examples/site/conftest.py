@@ -25,7 +25,7 @@ def pytest_accel_platforms(config):
 @pytest.fixture(scope="session", autouse=True)
 def fit_devices():
     """No figure from a GPU that throttles, is in use or has memory errors: `pytest-accel doctor` looks first."""
-    doctor = [sys.executable, "-m", "pytest_accel.cli", "doctor", "--json"]
+    doctor = [sys.executable, "-m", "pytest_accel", "doctor", "--json"]
     shown = subprocess.run(doctor, check=False, capture_output=True, text=True).stdout
     findings = json.loads(shown)["findings"]
     problems = [each for each in findings if each["group"] == "devices" and each["level"] == "problem"]

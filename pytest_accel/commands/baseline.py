@@ -25,12 +25,16 @@ if TYPE_CHECKING:
     from pytest_accel.storage.baselines import BaselineFile
 
 _PLATFORM: Argument = argument(
-    "platform", nargs="?", default="", metavar="PLATFORM", help="the folder of one platform (default: all)"
+    "platform",
+    nargs="?",
+    default="",
+    metavar="PLATFORM",
+    help="a platform: h200, or cpu where one folder begins with cpu- (default: all)",
 )
 _REASON: Argument = argument(
     "--reason", default="", metavar="TEXT", help="write the change, with this reason in the ledger"
 )
-GROUPS["baseline"] = "Show and check baselines, accept runs into them, edit them."
+GROUPS["baseline"] = "Show and check baselines, add runs to them, edit them."
 
 
 @command(
@@ -40,9 +44,10 @@ GROUPS["baseline"] = "Show and check baselines, accept runs into them, edit them
     argument("--json", action="store_true", help="print JSON, for scripts"),
     argument("--check", action="store_true", help="check every file; exit status 1 if one has a fault"),
     group="baseline",
+    example="baseline show h200 -k resnet50",
 )
 def show(args: argparse.Namespace) -> int:
-    """Show the stored runs of each benchmark, their noise, and the loss that the gate can catch with them."""
+    """Show stored runs, their noise, and the loss that they catch."""
     from pytest_accel.report.baselines import ShownBenchmark, shown, shown_json
     from pytest_accel.stats.baseline_quality import platform_prior
     from pytest_accel.storage.baselines import BaselineStore, runs_of_platform
@@ -95,9 +100,13 @@ def _check(folder: Path) -> int:
     BASELINES,
     argument("--markdown", action="store_true", help="only print the text of an issue or a pull request"),
     group="baseline",
+    example="baseline accept results.json --reason 'cuDNN 9.19'",
 )
 def accept(args: argparse.Namespace) -> int:
-    """Show which baselines should move after a session, and add its runs with --reason."""
+    """Add the runs of a session to the baselines.
+
+    Without --reason it only shows which would move.
+    """
     from pytest_accel.report.markdown import render_proposal
     from pytest_accel.storage.baseline_edits import accept
     from pytest_accel.storage.baselines import BaselineStore
@@ -135,9 +144,13 @@ def accept(args: argparse.Namespace) -> int:
     argument("--anchor", choices=("set", "clear"), help="make the stored runs the anchor, or remove it"),
     argument("--remove", action="append", default=[], metavar="ID", help="a benchmark; repeatable"),
     group="baseline",
+    example="baseline edit h200 --tolerance 8% --reason 'noisy node'",
 )
 def edit(args: argparse.Namespace) -> int:
-    """Move tolerances and anchors, remove benchmarks; without --reason only show what would change."""
+    """Change tolerances and anchors, remove benchmarks.
+
+    Without --reason it only shows what would change.
+    """
     from pytest_accel.storage.baseline_edits import edit_baselines
     from pytest_accel.storage.baselines import BaselineStore
 

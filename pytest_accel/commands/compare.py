@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         "sets",
         nargs="+",
         metavar="SET",
-        help="a platform (h200), a folder of baselines, or a file of --accel-json. Ratios are to the first",
+        help="a platform (h200; cpu, where one begins with cpu-), a folder of baselines, or a file of --accel-json. Ratios are to the first",
     ),
     argument(
         "--metric",
@@ -39,9 +39,13 @@ if TYPE_CHECKING:
         action="store_true",
         help="exit status 1 if the gate finds a regression, if a benchmark failed or is missing, or if nothing was judged",
     ),
+    example="compare h200 results.json",
 )
 def compare(args: argparse.Namespace) -> int:
-    """Show sets of figures side by side, and what the gate says of two sets of runs of one platform."""
+    """Show platforms, baselines and results side by side.
+
+    The gate judges two sets of runs of one platform.
+    """
     from pytest_accel.report.comparison import render
     from pytest_accel.storage.comparison import compare as compared
     from pytest_accel.storage.comparison import read_sources

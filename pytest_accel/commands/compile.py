@@ -45,10 +45,14 @@ _TUNED = "*/*.best_config"  # the variant of a kernel that torch's autotuner cho
         help="the longest that one benchmark may take, such as 90s or 30min (30min)",
     ),
     name="compile",
+    example="compile -- bench_suites -m gh200",
     runs_pytest=True,
 )
 def compile_(args: argparse.Namespace) -> int:
-    """Build benchmarks side by side and run one step of each, so that they are compiled later; 1 where one fails."""
+    """Compile benchmarks ahead, several side by side.
+
+    Each is built and runs one step. Exit status 1 where one fails.
+    """
     from pytest_accel.commands.runner import (
         INTERRUPTED,
         Console,

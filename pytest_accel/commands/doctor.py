@@ -37,9 +37,13 @@ WARNED = "Measuring works; figures may be noisier, or of another kind"
     ),
     BASELINES,
     argument("--json", action="store_true", help="print it as JSON"),
+    example="doctor",
 )
 def doctor(args: argparse.Namespace) -> int:
-    """Show the platforms that this machine is, and its state; exit status 1 where something would spoil measurements."""
+    """Show the platforms of this machine, and what disturbs it.
+
+    Exit status 1 where something would spoil them.
+    """
     from pytest_accel.doctor import doctor as checks
     from pytest_accel.platforms.machine import detect
 

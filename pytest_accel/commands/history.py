@@ -22,8 +22,7 @@ _LISTED_SESSIONS = 20
 @command(
     argument(
         "name",
-        nargs="?",
-        default="",
+        nargs="*",
         metavar="NAME",
         help="benchmarks by name, as pytest's -k; none: list sessions",
     ),
@@ -49,11 +48,15 @@ _LISTED_SESSIONS = 20
     argument("--limit", type=count, metavar="N", help="only the newest N sessions"),
     argument("--json", action="store_true", help="print sessions or series as JSON"),
     HISTORY,
+    example="history 'resnet50 and not fp32' --changes",
 )
 def history(args: argparse.Namespace) -> int:
-    """List the sessions, show one benchmark's past, find changes; import sessions."""
+    """List sessions, show the past of a benchmark, find changes."""
     from pytest_accel.storage.history import History
 
+    args.name = " ".join(
+        args.name[args.name[:1] in (["show"], ["list"]) :]
+    )  # `history show NAME` is `history NAME`
     if args.changes and args.imported:
         raise ValueError("--changes and --import are two actions. Name one of them.")
     if args.fail and not args.changes:  # it would be green whatever happened

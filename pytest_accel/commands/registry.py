@@ -25,10 +25,12 @@ class Command:
     name: tuple[str, ...]  # `baseline show` has two words
     run: CommandFunction
     arguments: tuple[Argument, ...]
+    example: str  # what follows `pytest-accel`
     runs_pytest: bool = False  # what follows `--` goes to pytest
 
     @property
     def help(self) -> str:
+        """The first line of the docstring, which fits a line of the list of commands."""
         return (self.run.__doc__ or "").splitlines()[0]
 
 
@@ -37,13 +39,15 @@ GROUPS: dict[str, str] = {}  # help of the first of two words
 
 
 def command(
-    *arguments: Argument, group: str = "", name: str = "", runs_pytest: bool = False
+    *arguments: Argument, example: str, group: str = "", name: str = "", runs_pytest: bool = False
 ) -> Callable[[CommandFunction], CommandFunction]:
     """Register a function as the command of its name, or as the second word of a group."""
 
     def register(run: CommandFunction) -> CommandFunction:
         words = tuple(filter(None, (group, name or run.__name__)))
-        COMMANDS[words] = Command(name=words, run=run, arguments=arguments, runs_pytest=runs_pytest)
+        COMMANDS[words] = Command(
+            name=words, run=run, arguments=arguments, example=example, runs_pytest=runs_pytest
+        )
         return run
 
     return register

@@ -19,9 +19,13 @@ if TYPE_CHECKING:
     ),
     argument("-o", "--output", default="report.html", metavar="FILE", help="the page (report.html)"),
     HISTORY,
+    example="report results.json -o report.html",
 )
 def report(args: argparse.Namespace) -> int:
-    """Write the HTML report of a session: of results in a file, or of the history's newest session."""
+    """Write the HTML page of a session.
+
+    Of results in a file, or of the history's newest session.
+    """
     from pytest_accel.report.page import write_page
     from pytest_accel.stats.quantities import counted, printable
 

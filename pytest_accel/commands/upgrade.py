@@ -51,10 +51,14 @@ _REFUSED = (
         help=f"at most N blocks of four processes (old new new old, then new old old new); default {DEFAULT_BLOCKS}",
     ),
     argument("--keep", metavar="DIR", help="a new folder for all results (accel-upgrade/TIME-ID)"),
+    example="upgrade old-venv new-venv -- bench_suites -m gh200",
     runs_pytest=True,
 )
 def upgrade(args: argparse.Namespace) -> int:
-    """Measure an old and a new environment in alternation; exit status 1 where something got slower or is lost."""
+    """Measure an old and a new environment in alternation.
+
+    Exit status 1 where something got slower or is lost.
+    """
     from pytest_accel.commands.runner import INTERRUPTED, Console, InterruptedRunError, Runner, signals_noted
 
     _refuse_arguments(args.for_pytest)

@@ -311,7 +311,7 @@ def render_proposal(session: SessionResults) -> str:
         " · ".join(facts),
         "The commands are for the project's root folder on that machine. They measure again.",
     ]
-    blocks += [_proposed(members, session.command) for members in groups.values()]
+    blocks += [_proposed(members, session) for members in groups.values()]
     if sum(len(block) + 2 for block in blocks) > LIMIT_CHARACTERS:
         while sum(len(block) + 2 for block in blocks) > LIMIT_CHARACTERS - len(_REST) - 2:
             blocks.pop()
@@ -319,7 +319,7 @@ def render_proposal(session: SessionResults) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def _proposed(members: Sequence[Result], command: Sequence[str]) -> str:
+def _proposed(members: Sequence[Result], session: SessionResults) -> str:
     """Return benchmarks of one status and the same changes, and one command for them."""
     shown, first = members[:_TOGETHER], members[0]
     row = VERDICTS[first.status]
@@ -328,9 +328,9 @@ def _proposed(members: Sequence[Result], command: Sequence[str]) -> str:
     lines += [f"- and {len(members) - len(shown)} more"] if len(members) > len(shown) else []
     if first.changes:
         lines += ["", f"Changed: {prose(describe(first.changes))}"]
-    asked = remedy(shown, command)
+    asked = remedy(shown, session.command, session.results)
     if asked is None or (first.status is Outcome.REGRESSED and not first.changes):
-        advice, line = _LEAVE, rerun(shown, command)
+        advice, line = _LEAVE, rerun(shown, session.command, session.results)
     else:
         advice, line = row.remedy or f"{asked[0]}:", asked[1]
     return "\n".join([*lines, "", advice, "", *fenced([printable(line)], language="sh", characters=20_000)])

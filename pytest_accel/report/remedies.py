@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from pytest_accel.distributed.worker import Takes, without_options
 from pytest_accel.report.verdicts import VERDICTS, can_rerun
 from pytest_accel.stats.baseline_quality import MIN_SESSIONS, baseline_quality
 from pytest_accel.stats.environment import describe
@@ -25,12 +26,21 @@ _KEPT_WITH_VALUE = (
     *("-c", "--config-file", "-o", "--override-ini", "-p", "--rootdir", "--import-mode"),
 )
 _KEPT_ALONE = ("--accel-require",)
+# Options that a command for the whole session leaves out: they write files, record, or were for one session.
+_LEFT_OUT: Mapping[str, Takes] = {
+    **dict.fromkeys(("--accel-record", "--accel-reference"), "optional"),
+    **dict.fromkeys(("--accel-in-process", "--accel-update", "--"), "none"),
+    **dict.fromkeys(("--accel-json", "--accel-reason", "--accel-repeats", "--accel-report"), "one"),
+    **dict.fromkeys(("--accel-slowdown", "--benchmark-json", "--junitxml", "--junit-xml"), "one"),
+}
 
 
-def next_commands(result: Result, command: Sequence[str], *, has_past: bool = False) -> list[Command]:
-    """Return what to type next; `command` are the session's arguments."""
-    again = [("Measure it again", rerun([result], command))] if can_rerun(result) else []
-    asked = remedy([result], command)
+def next_commands(
+    result: Result, command: Sequence[str], session: Sequence[Result] = (), *, has_past: bool = False
+) -> list[Command]:
+    """Return what to type next; `command` are the session's arguments, `session` all its results."""
+    again = [("Measure it again", rerun([result], command, session))] if can_rerun(result) else []
+    asked = remedy([result], command, session)
     return [*again, *_causes(result, has_past=has_past), *([asked] if asked else [])]
 
 
@@ -43,9 +53,14 @@ def _causes(result: Result, *, has_past: bool) -> list[Command]:
     return [("Look for what is wrong with the machine", "pytest-accel doctor"), *since]
 
 
-def remedy(results: Sequence[Result], command: Sequence[str]) -> Command | None:
-    """Return one command for results of one status; None where no command helps."""
-    again = rerun(results, command)
+def remedy(
+    results: Sequence[Result], command: Sequence[str], session: Sequence[Result] = ()
+) -> Command | None:
+    """Return one command for results of one status; None where no command helps.
+
+    `session` are all its results.
+    """
+    again = rerun(results, command, session)
     match None if results[0].is_platform else results[0].status:
         case Outcome.REGRESSED | Outcome.IMPROVED | Outcome.STALE_BASELINE:
             return "Record a new baseline", f"{again} --accel-update --accel-reason={_reason(results)}"
@@ -54,19 +69,23 @@ def remedy(results: Sequence[Result], command: Sequence[str]) -> Command | None:
         case Outcome.INCONCLUSIVE if more := [each for each in results if _wants_more_baseline(each)]:
             room = min(MAX_RUNS - len(each.baseline) for each in more)
             count = "" if room >= RECORD_RUNS else f"={room}"
-            return "Add baseline runs", f"{rerun(more, command)} --accel-record{count}"
+            return "Add baseline runs", f"{rerun(more, command, session)} --accel-record{count}"
         case Ending.RECORDED if runs := [n for each in results if (n := _runs_a_day(each, command)) > 0]:
             what = f"Go on recording on other days, until runs of {MIN_SESSIONS} sessions are stored"
             return what, f"{again} --accel-record={min(runs)}"
         case Outcome.VANISHED:
-            named = [part for result in results for part in ("--remove", result.benchmark)]
-            folder = [
-                f"--baselines={word}" for name, word in with_values(command) if name == "--accel-baselines"
-            ]
-            edit = shlex.join(["pytest-accel", "baseline", "edit", *named, *folder])
-            return "See what would go from the baseline", edit
+            return "See what would go from the baseline", removal(
+                [each.benchmark for each in results], command
+            )
         case _:
             return None
+
+
+def removal(ids: Sequence[str], command: Sequence[str]) -> str:
+    """Return the command that shows what would be removed with these benchmarks."""
+    named = [part for each in ids for part in ("--remove", each)]
+    folder = [f"--baselines={word}" for name, word in with_values(command) if name == "--accel-baselines"]
+    return shlex.join(["pytest-accel", "baseline", "edit", *named, *folder])
 
 
 def _reason(results: Sequence[Result]) -> str:
@@ -90,9 +109,14 @@ def _wants_more_baseline(result: Result) -> bool:
     return "--accel-record" in result.text and len(result.baseline) < MAX_RUNS
 
 
-def rerun(results: Sequence[Result], command: Sequence[str]) -> str:
-    """Return pytest with these node ids, the session's -m, which selects the platform, and its other options."""
+def rerun(results: Sequence[Result], command: Sequence[str], session: Sequence[Result] = ()) -> str:
+    """Return pytest with these node ids, the session's -m, which selects the platform, and its other options.
+
+    Several that are all that a session measured: its own arguments.
+    """
     ids = list(dict.fromkeys(result.benchmark for result in results))
+    if len(ids) > 1 and {*ids} == {each.benchmark for each in session if each.runs}:
+        return shlex.join(["pytest", *without_options(command, _LEFT_OUT)])
     return shlex.join(["pytest", *naming(ids, command), *_marker(command), *kept_options(command)])
 
 

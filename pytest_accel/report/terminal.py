@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import TYPE_CHECKING
 
+from pytest_accel.report.remedies import removal
 from pytest_accel.report.verdicts import deciding, word
 from pytest_accel.stats.baseline_quality import NO_GATE, FrozenTolerance
 from pytest_accel.stats.gate import LOSSES, THROUGHPUT, Estimate, Outcome, Verdict, loss
@@ -48,11 +48,8 @@ def verdict_line(label: str, verdict: Verdict) -> str:
     return line_text(label, line_of(verdict))
 
 
-def vanished_text(node_id: str) -> str:
-    return (
-        "is stored in the baseline and was not found; restore it, or see what would be removed with "
-        f"pytest-accel baseline edit --remove {shlex.quote(node_id)}"
-    )
+def vanished_text(node_id: str, command: Sequence[str]) -> str:
+    return f"is stored in the baseline and was not found; restore it, or see what would be removed with {removal([node_id], command)}"
 
 
 def platform_text(found: PlatformShift) -> str:

@@ -138,12 +138,14 @@ class Outputs:
 
     def results(self, exit_status: int) -> SessionResults:
         cases, shifts = self.session.cases, self.session.repeats.shifts
+        command = safe_arguments(list(map(str, self.config.invocation_params.args)))
         of_benchmarks = results_of(
             cases,
             [item for node_id, item in self.benchmarks.items() if node_id not in cases],
             self.reported,
             self.session.vanished,
             vanished_fail=self.settings.vanished == "fail",
+            command=command,
         )
         of_platforms = (
             platform_result(name, found, shifts.text(name).splitlines()[1:])
@@ -157,7 +159,7 @@ class Outputs:
             version=__version__,
             host=host.node(),
             revision=self.revision,
-            command=safe_arguments(list(map(str, self.config.invocation_params.args))),
+            command=command,
             environments=environments_of(cases.values()),
             results=(*of_benchmarks, *of_platforms),
             remarks=tuple(text for text, _ in self.session_lines()),

@@ -149,12 +149,13 @@ def results_of(
     vanished: Iterable[str],
     *,
     vanished_fail: bool,
+    command: Sequence[str],
 ) -> tuple[Result, ...]:
     """Return the results of benchmarks that this machine can run, cannot run, and no longer has."""
     return (
         *(result_of(case, reported.get(case.node_id, ItemReports())) for case in cases.values()),
         *(_of_item(item, reported[item.nodeid]) for item in not_run if item.nodeid in reported),
-        *(_of_vanished(node_id, failed=vanished_fail) for node_id in vanished),
+        *(_of_vanished(node_id, command, failed=vanished_fail) for node_id in vanished),
     )
 
 
@@ -252,9 +253,9 @@ def _of_item(item: pytest.Item, reported: ItemReports) -> Result:
     )
 
 
-def _of_vanished(node_id: str, *, failed: bool) -> Result:
+def _of_vanished(node_id: str, command: Sequence[str], *, failed: bool) -> Result:
     path, vanished = str(path_of(node_id)), Outcome.VANISHED
-    lines = (ReportLine(text=vanished_text(node_id), status=vanished),)
+    lines = (ReportLine(text=vanished_text(node_id, command), status=vanished),)
     suite = suite_of_path(path)
     return Result(benchmark=node_id, suite=suite, status=vanished, failed=failed, lines=lines, file=path)
 

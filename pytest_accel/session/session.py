@@ -340,8 +340,9 @@ class BenchmarkSession:
         satisfied = [platform for platform in platforms if machine.satisfies(platform)]
         self.vanished = find_vanished(self.config, self.store, machine, satisfied, self.collected)
         if self.settings.vanished == "fail":
+            arguments = [*map(str, self.config.invocation_params.args)]
             for node_id in self.vanished:
-                line = ReportLine(text=vanished_text(node_id), status=Outcome.VANISHED)
+                line = ReportLine(text=vanished_text(node_id, arguments), status=Outcome.VANISHED)
                 path = node_id.partition("::")[0]
                 report = failed_report(node_id, path, line_text(node_id, line), Outcome.VANISHED)
                 self.config.hook.pytest_runtest_logreport(report=report)

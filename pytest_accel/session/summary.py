@@ -8,39 +8,27 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pytest_accel.distributed.device_check import DeviceCheck, find_stragglers
-from pytest_accel.distributed.worker import Takes, without_options
 from pytest_accel.options import Settings, baselines_root
 from pytest_accel.platforms.catalogue import PlatformName
 from pytest_accel.report.columns import all_synthetic
-from pytest_accel.report.remedies import naming
+from pytest_accel.report.remedies import naming, remedy
 from pytest_accel.report.terminal import line_text, note
 from pytest_accel.report.verdicts import VERDICTS
 from pytest_accel.session.launcher import LAUNCHER_RANKS
 from pytest_accel.session.references import reference_line
+from pytest_accel.stats.environment import safe_arguments
 from pytest_accel.stats.gate import THROUGHPUT, Outcome
 from pytest_accel.stats.metric_gates import shown_name
 from pytest_accel.stats.quantities import ASSUMED, counted, percent
 from pytest_accel.stats.results import Ending, Result
 from pytest_accel.storage.baselines import BaselineStore
 
-# Options that the suggested command for recording leaves out.
-_NOT_FOR_RECORDING: Mapping[str, Takes] = {
-    "--accel-gate": "one",
-    "--accel-in-process": "none",
-    "--accel-json": "one",
-    "--accel-reference": "optional",
-    "--accel-repeats": "one",
-    "--accel-report": "one",
-    "--accel-slowdown": "one",
-    "--benchmark-json": "one",
-    "--junitxml": "one",
-    "--junit-xml": "one",
-}
 # Statuses that fail nothing and whose line is printed; those without a baseline are named once, below.
 _EXPLAINED = {
     *(Outcome.INCONCLUSIVE, Outcome.IMPROVED, Outcome.STALE_BASELINE, Outcome.DOES_NOT_FIT, Outcome.VANISHED),
@@ -135,10 +123,8 @@ def _recorded_lines(config: pytest.Config, settings: Settings, measured: Sequenc
         root = os.path.relpath(baselines_root(settings, config.rootpath), config.invocation_params.dir)
         files = sorted({f"{root}/{result.disk_name}/{result.suite}.json" for result in kept})
         named = "" if settings.baselines == Settings().baselines else f" --baselines {shlex.quote(root)}"
-        text = (
-            f"Recorded in {', '.join(files)}: look at it (pytest-accel baseline show{named}), and commit it."
-        )
-        yield text, {}
+        commit = "" if root.startswith(".accel/") else ", and commit it"
+        yield f"Recorded in {', '.join(files)}: look at it (pytest-accel baseline show{named}){commit}.", {}
 
 
 def unmet_lines(unmet: Iterable[str], *, measured: bool) -> Iterator[str]:
@@ -167,7 +153,7 @@ def _remedy_lines(config: pytest.Config, settings: Settings, measured: Sequence[
         yield f"{first} Record one by adding --accel-record to pytest's arguments.", {}
         return
     yield f"{first} Record one with:", {}
-    yield f"    {_record_command(config, missing if len(missing) < len(measured) else ())}", {"bold": True}
+    yield f"    {_record_command(config, missing, measured)}", {"bold": True}
 
 
 def _other_folders(settings: Settings, rootpath: Path, missing: Sequence[Result]) -> str:
@@ -183,17 +169,17 @@ def _other_folders(settings: Settings, rootpath: Path, missing: Sequence[Result]
     return f" {root.name} has those of {', '.join(there[:_MOST_PLATFORMS])}{more}."
 
 
-def _record_command(config: pytest.Config, named: Sequence[Result]) -> str:
-    """Return this command with --accel-record; with the names of benchmarks in place of its paths, if given."""
-    command = list(map(str, config.invocation_params.args))
-    arguments = without_options(command, _NOT_FOR_RECORDING)
-    if named:
-        arguments = [each for each in arguments if each not in (*config.args, "--pyargs")]
-        ids = [result.benchmark for result in named]
-        names = naming(ids, command)  # others where they are modules of the wheel
-        arguments += [_from_here(config, each) for each in ids] if names == ids else names
-    end = arguments.index("--") if "--" in arguments else len(arguments)
-    return shlex.join([*_pytest_command(), *arguments[:end], "--accel-record", *arguments[end:]])
+def _record_command(config: pytest.Config, missing: Sequence[Result], measured: Sequence[Result]) -> str:
+    """Return the command of the page and the proposal, for this pytest and the folder that it was called in."""
+    command = safe_arguments(list(map(str, config.invocation_params.args)))
+
+    def here(result: Result) -> Result:
+        is_of_wheel = naming([result.benchmark], command) != [result.benchmark]
+        return result if is_of_wheel else replace(result, benchmark=_from_here(config, result.benchmark))
+
+    asked = remedy([*map(here, missing)], command, [*map(here, measured)])
+    assert asked is not None  # this status has a command
+    return shlex.join(pytest_command()) + asked[1].removeprefix("pytest")
 
 
 def _from_here(config: pytest.Config, node_id: str) -> str:
@@ -202,7 +188,7 @@ def _from_here(config: pytest.Config, node_id: str) -> str:
     return os.path.relpath(config.rootpath / path, config.invocation_params.dir) + separator + name
 
 
-def _pytest_command() -> list[str]:
+def pytest_command() -> list[str]:
     """Return the command of this pytest: the one on the path, else by its interpreter."""
     on_path = shutil.which("pytest")
     if on_path is not None and Path(on_path).parent == Path(sys.executable).parent:

@@ -223,8 +223,19 @@ class BaselineStore:
         found = (path for path in self.root.glob(f"{glob.escape(platform) or '[!.]*'}/[!.]*.json"))
         return sorted((path.parent.name, path.stem) for path in found if path.parent.name != PUBLISHED)
 
+    def platform(self, name: str) -> str:
+        """Return the folder that a name means: the one of that name, else the only one that begins with it, as cpu-x of cpu."""
+        if not name or (self.root / name).is_dir():
+            return name
+        found = sorted({platform for platform, _ in self.suites() if platform.startswith(f"{name}-")})
+        if len(found) > 1:
+            problem, remedy = f"has several of {name!r}: {', '.join(found)}", "Name one of them."
+            raise BaselineError(str(self.root), "", problem, remedy)
+        return found[0] if found else name
+
     def files(self, platform: str = "") -> list[BaselineFile]:
         """Return all files, or those of one platform; raise BaselineError where there are none."""
+        platform = self.platform(platform)
         found = [file for each in self.suites(platform) if (file := self.read(*each))]
         if not found:
             there = ", ".join(sorted({each for each, _ in self.suites()})) or "none"

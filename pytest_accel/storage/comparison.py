@@ -12,7 +12,14 @@ from pytest_accel.stats.gate import THROUGHPUT, Outcome
 from pytest_accel.stats.metric_gates import DESCRIPTIVE, less_is_better
 from pytest_accel.stats.quantities import counted
 from pytest_accel.stats.results import Ending, Result, SessionResults
-from pytest_accel.storage.baselines import MAX_BYTES, PUBLISHED, BaselineError, BaselineFile, parse
+from pytest_accel.storage.baselines import (
+    MAX_BYTES,
+    PUBLISHED,
+    BaselineError,
+    BaselineFile,
+    BaselineStore,
+    parse,
+)
 from pytest_accel.storage.codec import loads
 from pytest_accel.storage.files import StorageError, format_errors, read_text
 from pytest_accel.storage.results import ResultsError, read_results_text
@@ -224,7 +231,8 @@ def _short(name: str) -> str:
 
 def find_source(name: str, baselines: Path) -> tuple[Side, ...]:
     """Return what a name means: a platform, else a path, which `./` says outright."""
-    path, platform = Path(name), baselines / name
+    path = Path(name)
+    platform = baselines / (name if path.exists() else BaselineStore(baselines).platform(name))
     if name and "/" not in name and name not in (PUBLISHED, ".", "..") and platform.is_dir():
         return _of_files(name, read_folder(platform), f"baselines in {platform}")
     if not name or not path.exists():

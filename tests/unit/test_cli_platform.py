@@ -1,6 +1,7 @@
 """`pytest-accel doctor`: the platforms of this machine and of machines with GPUs; and the command line itself."""
 
 import json
+import shlex
 import subprocess
 import sys
 
@@ -20,7 +21,7 @@ def on(fake_nvml, tmp_path):
     def run(gpus, *arguments, pyproject="", is_usage_error=False):
         (tmp_path / "pyproject.toml").write_text(pyproject)
         result = subprocess.run(
-            [sys.executable, "-m", "pytest_accel.cli", "doctor", *arguments],
+            [sys.executable, "-m", "pytest_accel", "doctor", *arguments],
             env=fake_nvml.environment(gpus), cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60,
         )  # fmt: skip
         assert (result.returncode == 2) == is_usage_error, result.stderr  # 1: this machine may be busy
@@ -66,11 +67,42 @@ def test_a_wrong_project_file_is_one_clear_error(on):
 
 
 @pytest.mark.parametrize("words", [[], ["baseline"]], ids=" ".join)
-def test_a_command_is_needed(capsys, words):
+def test_without_a_command_all_are_listed_with_one_line_each(capsys, words, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert cli.main(words) == 2
+    lines = capsys.readouterr().out.splitlines()
+    begin, end = lines.index("  COMMAND") + 1, lines.index("options:") - 1
+    shown = [line.split()[0] for line in lines[begin:end]]
+    depth = len(words)
+    assert shown == sorted({name[depth] for name in cli.COMMANDS if list(name[:depth]) == words})
+
+
+def test_an_unknown_option_without_a_command_is_named(capsys):
     with pytest.raises(SystemExit) as caught:
-        cli.main(words)
+        cli.main(["--bogus"])
     assert caught.value.code == 2
-    assert "COMMAND" in capsys.readouterr().err
+    assert "unrecognized arguments: --bogus" in capsys.readouterr().err
+
+
+def test_the_module_is_the_program():
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest_accel", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout.startswith("pytest-accel ")
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS.values(), ids=lambda command: " ".join(command.name))
+def test_help_ends_with_an_example_that_parses(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    with pytest.raises(SystemExit):
+        cli.main([*command.name, "--help"])
+    assert capsys.readouterr().out.endswith(f"\nexample: pytest-accel {command.example}\n")
+    words, _ = cli._divide(shlex.split(command.example))
+    assert cli._parser().parse_args(words).called == command.name
 
 
 def test_a_command_is_one_function(monkeypatch):
@@ -78,12 +110,14 @@ def test_a_command_is_one_function(monkeypatch):
     monkeypatch.setattr(registry, "COMMANDS", cli.COMMANDS)
     monkeypatch.setitem(cli.GROUPS, "people", "Whom to greet.")
 
-    @registry.command(registry.argument("name"), registry.argument("--twice", action="store_true"))
+    @registry.command(
+        registry.argument("name"), registry.argument("--twice", action="store_true"), example="greet you"
+    )
     def greet(args):
         """Greet somebody."""
         return 2 if args.twice else len(args.name)
 
-    @registry.command(group="people", name="list")
+    @registry.command(group="people", name="list", example="people list")
     def list_(_args):
         """List them."""
         return 7

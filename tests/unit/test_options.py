@@ -77,11 +77,20 @@ class TestPrecedence:
     @pytest.mark.parametrize("name", ["record", "update", "reason", "slowdown"])
     def test_what_acts_once_comes_from_the_command_line_alone(self, name):
         variable, key = f"PYTEST_ACCEL_{name.upper()}", f"accel_{name}"
-        assert read({}, {key: "1"}, {variable: "1"}) == Settings()
+        assert read({}, {key: "1"}) == Settings()
+        assert f"{variable}: it is no variable. Write --accel-{name}" in refused({}, {}, {variable: "1"})
 
 
 class TestErrors:
     """What, from where, what is valid."""
+
+    def test_misspelt_variable_is_named_with_the_nearest(self):
+        said = refused({}, {}, {"PYTEST_ACCEL_TOLERENCE": "5%"})
+        assert said.startswith(
+            "PYTEST_ACCEL_TOLERENCE: there is no such setting. Did you mean PYTEST_ACCEL_TOLERANCE?"
+        )
+        assert "Did you mean" not in refused({}, {}, {"PYTEST_ACCEL_X": "1"})
+        assert read({}, {}, {"PYTEST_ACCEL_LOCKS": "/locks", "PYTEST_ACCELERATE": "1"}) == Settings()
 
     def test_names_the_ini_file(self):
         assert refused({}, {"accel_tolerance": "5 percent"}) == (

@@ -125,7 +125,7 @@ def render_page(
         "table": table(session.results),
         "plots": plots,
         "details": [
-            details(result, session.command, has_past=each is not None)
+            details(result, session.command, session.results, has_past=each is not None)
             for result, each in zip(session.results, pasts, strict=True)
         ],
         "past": pasts,
@@ -270,7 +270,7 @@ def _attention(session: SessionResults) -> list[dict[str, object]]:
     for members in groups.values():
         status, row = members[0].status, VERDICTS[members[0].status]
         is_open = status is Outcome.INCONCLUSIVE
-        asked = remedy(members, session.command) if len(members) <= _COMMAND_NAMES else None
+        asked = remedy(members, session.command, session.results)
         found.append(
             {
                 "status": status.value,
@@ -279,7 +279,7 @@ def _attention(session: SessionResults) -> list[dict[str, object]]:
                 "members": members,
                 "text": row.meaning if is_open else f"{row.meaning} {row.remedy}".strip(),
                 "questions": _open_questions(members) if is_open else [],
-                "command": asked[1] if asked else "",
+                "command": asked[1] if asked and asked[1].count("::") <= _COMMAND_NAMES else "",
             }
         )
     return found

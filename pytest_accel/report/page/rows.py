@@ -256,7 +256,9 @@ def failed_metrics(result: Result) -> list[dict[str, object]]:
 # --- details -----------------------------------------------------------------------------------------
 
 
-def details(result: Result, command: Sequence[str], *, has_past: bool = False) -> dict[str, object]:
+def details(
+    result: Result, command: Sequence[str], session: Sequence[Result] = (), *, has_past: bool = False
+) -> dict[str, object]:
     """Return everything but the plots of rounds and of history, without what is empty."""
     content = {
         "numbers": from_to(result),
@@ -270,7 +272,7 @@ def details(result: Result, command: Sequence[str], *, has_past: bool = False) -
         "metrics": _metrics(result),
         "configuration": [(name, _shown(value)) for name, value in sorted(result.configuration.items())],
         "facts": _facts(result),
-        "commands": next_commands(result, command, has_past=has_past),
+        "commands": next_commands(result, command, session, has_past=has_past),
     }
     return {name: value for name, value in content.items() if value}
 

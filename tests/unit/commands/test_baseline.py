@@ -62,6 +62,14 @@ class TestShow:
         assert row.split()[1:3] == ["7", "3"]
         assert "provisional" not in row
 
+    def test_platform_by_its_beginning(self, command):
+        for path in Path("baselines/h200").iterdir():
+            path.write_text(path.read_text().replace('"platform": "h200"', '"platform": "h200-nvl"'))
+        shutil.move("baselines/h200", "baselines/h200-nvl")
+        assert "test_cnn[resnet50]" in command("show", "h200")
+        assert "tolerance 8.0 %" in command("edit", "h200", "--tolerance", "8%")
+        assert "has no baselines of 'h20'" in command("show", "h20", status=2)
+
     def test_json(self, command):
         (found,) = json.loads(command("show", "h200", "-k", "cnn", "--json"))
         assert found["benchmark"] == KEY

@@ -132,6 +132,17 @@ class TestExitStatus:
         assert "Traceback" not in text
 
 
+class TestPlatformByItsBeginning:
+    def test_the_only_one_is_meant(self, compare):
+        shutil.move("baselines/h200", "baselines/kept")
+        file = Path("baselines/kept/cnn.json")
+        file.write_text(file.read_text().replace('"platform": "h200"', '"platform": "h200-nvl"'))
+        shutil.move("baselines/kept", "baselines/h200-nvl")
+        assert compare("h200", "--metric", "time") == compare("h200-nvl", "--metric", "time")
+        shutil.copytree("baselines/h200-nvl", "baselines/h200-pcie")
+        assert "several of 'h200': h200-nvl, h200-pcie\nName one of them." in compare("h200", status=2)
+
+
 class TestOptions:
     def test_k_is_pytests(self, compare):
         baseline(Path("baselines"), OTHER, suite="gpt")

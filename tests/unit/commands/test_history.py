@@ -87,6 +87,10 @@ class TestLooking:
         assert (point["session"], len(point["step_times_s"])) == ("night-023", 2)
         assert point["throughput"] == pytest.approx(4400, rel=0.02)
 
+    def test_show_and_list_are_understood(self, ask):
+        assert ask("show", "resnet50", "--limit", "3") == ask("resnet50", "--limit", "3")
+        assert ask("list") == ask("show") == ask()
+
     def test_from_a_folder_below(self, ask, project, monkeypatch):
         (project / "bench_suites").mkdir()
         (project / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")

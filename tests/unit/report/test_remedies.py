@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from pytest_accel.commands.registry import by_keyword
-from pytest_accel.report.remedies import kept_options, keyword, next_commands, rerun
+from pytest_accel.report.remedies import kept_options, keyword, next_commands, remedy, rerun
+from pytest_accel.report.terminal import vanished_text
 from pytest_accel.stats.gate import Outcome
 from tests.support.results import a_platform_shift, make_result
 
@@ -70,6 +71,22 @@ def test_suites_of_the_wheel_are_named_by_their_modules():
     module = "pytest_accel.suites.test_cnn"
     assert found == f"pytest --pyargs {module}::test_a {module}::test_b -m gh200"
     assert "--pyargs" not in rerun([make_result(name="test_a")], ["--pyargs", "mine.suites"])
+
+
+def test_all_of_a_session_are_named_by_its_own_arguments():
+    command = ["bench", "-m", "gh200", "--accel-json=a.json", "--accel-record=2", "-k", "cnn", "--", "more"]
+    first, second, third = (make_result(Outcome.NO_BASELINE, name=f"test_{name}") for name in "abc")
+    found = remedy([first, second], command, [first, second, replace(third, runs=())])
+    assert found == ("Record a baseline", "pytest bench -m gh200 -k cnn more --accel-record")
+    assert "::test_a " in remedy([first, second], command, [first, second, third])[1]
+    assert "::test_a " in remedy([first], command, [first])[1]
+
+
+def test_removal_names_the_folder_of_the_session():
+    result = make_result(Outcome.VANISHED, name="test_a")
+    ((_, text),) = next_commands(result, ["--accel-baselines", "kept"])
+    assert text == "pytest-accel baseline edit --remove bench_suites/test_cnn.py::test_a --baselines=kept"
+    assert vanished_text(result.benchmark, ["--accel-baselines=kept"]).endswith(text)
 
 
 def test_options_of_the_measurement_are_kept():

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import fields
 
 import pytest
+import torch
 from torch import nn
 
+from pytest_accel.measure.ranks import Alone
 from pytest_accel.workloads import build
 from pytest_accel.workloads.config import BATCH_SIZES, StepConfig, StepOptions, TrainOptions
 from pytest_accel.workloads.step import InferStep, TrainStep
@@ -56,6 +58,9 @@ def own(num_classes=3):
             "has no entry for this device: it has 16 GB. Write an entry",
         ),
         (GPT, {"global_batch_size": 16}, "batch_size and global_batch_size: give one"),
+        # Models.
+        (own(), {}, r"an instance of Linear. Pass .* a function that returns the module"),
+        (None, {}, "model: None. Pass a name"),
         # Names.
         (GPT, {"compile": "max-autotone"}, "Did you mean 'max-autotune'"),
         (GPT, {"memory_format": "channels-last"}, "Did you mean 'channels_last'"),
@@ -128,3 +133,18 @@ def test_unknown_keyword_names_the_nearest():
         ValueError, match=r"^optimizer: unknown keyword of infer: it is for train and converge only"
     ):
         InferStep.build("resnet18", batch_size=4, optimizer="sgd")
+
+
+@pytest.mark.parametrize(("given", "resolved"), [(True, "default"), (False, None), ("auto", "auto")])
+def test_compile_is_a_switch_too(given, resolved):
+    config = StepConfig.of(
+        "train", own, {"batch_size": 2, "compile": given}, ranks=Alone(), device=torch.device("cpu")
+    )
+    assert config.compile == resolved
+
+
+def test_compile_on_an_accelerator_is_as_auto():
+    config = StepConfig.of(
+        "train", own, {"batch_size": 2, "compile": True}, ranks=Alone(), device=torch.device("cuda")
+    )
+    assert config.compile == "auto"

@@ -1,0 +1,147 @@
+"""`pytest-accel demo`: record a baseline, judge against it, and catch an injected slowdown, in a small new project."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_accel.commands.registry import argument, command
+
+if TYPE_CHECKING:
+    from pytest_accel.stats.results import SessionResults
+
+# The digest takes the same time in every process (1 to 2 % of run-to-run noise on a shared virtual machine), and no torch.
+FILES = {
+    "test_demo.py": """\
+import hashlib
+
+from pytest_accel import cpu
+
+
+@cpu
+def test_digest(accel):
+    data = bytes(4_000_000)
+    accel.measure(lambda: hashlib.sha256(data).digest(), work=4, unit="MB")
+""",
+    "pytest.ini": """\
+[pytest]
+# Time for the rounds of one run, and the loss that passes: 5 s and 5 % are the defaults, for quiet machines.
+accel_budget = 500ms
+accel_tolerance = 20%
+""",
+}
+# By the sessions
+_WRITTEN = {"baselines", "report.html", ".accel", ".benchmarks", ".pytest_cache", "__pycache__"}
+
+
+@command(
+    argument(
+        "folder",
+        nargs="?",
+        type=Path,
+        default=Path("pytest-accel-demo"),
+        metavar="FOLDER",
+        help="where the project is written (pytest-accel-demo)",
+    ),
+    example="demo /tmp/try",
+)
+def demo(args: argparse.Namespace) -> int:
+    """Record a baseline and catch a slowdown, in a small new project.
+
+    It needs no torch and no GPU, and takes half a minute. Exit status 1 where a verdict is not the expected one.
+    """
+    from pytest_accel.stats.gate import Outcome
+    from pytest_accel.stats.results import Ending
+
+    folder: Path = args.folder
+    _write_project(folder)
+    shown = shlex.quote(str(folder))
+    print(
+        f"{shown} has one benchmark, test_demo.py, and settings for a busy machine, pytest.ini.\n\n$ cd {shown}"
+    )
+    missing = [name for name in ("jinja2", "plotly") if find_spec(name) is None]
+    page = () if missing else ("--accel-report=report.html",)
+    steps = (
+        ("Five runs, each in a fresh process, become the baseline.", ("--accel-record",), Ending.RECORDED),
+        ("The benchmark is measured again and judged against it.", (), Outcome.OK),
+        (
+            "Every step takes twice as long: the test fails.",
+            ("--accel-slowdown=50%", *page),
+            Outcome.REGRESSED,
+        ),
+    )
+    for text, options, expected in steps:
+        print(f"\n# {text}")
+        session, status = _pytest(folder, options)
+        if session is None:
+            return status
+        result = session.results[0]
+        if result.status is not expected and not (result.status is Outcome.IMPROVED and not options):
+            print(
+                f"\nThis should have been {expected.value}: the machine was busier in one session than in the other. "
+                f"`pytest-accel doctor` shows what disturbs it. Try again: pytest-accel demo {shown}"
+            )
+            return 1
+    if missing:
+        print(f"\nThe HTML page of a session needs {' and '.join(missing)}: pip install {' '.join(missing)}")
+    else:
+        print(f"\nThe page of the last session, for a browser: {shlex.quote(str(folder / 'report.html'))}")
+    print(
+        "Next: `pytest-accel doctor` names the platforms of this machine; mark a test of yours with one of them."
+    )
+    return 0
+
+
+def _write_project(folder: Path) -> None:
+    """Write the files of the project; what an earlier demo left there is removed, and files of others are refused."""
+    there = {path.name: path for path in folder.iterdir()} if folder.is_dir() else {}
+    changed = [name for name, text in FILES.items() if name in there and there[name].read_text() != text]
+    if others := sorted({*there} - FILES.keys() - _WRITTEN) + changed:
+        raise ValueError(f"{folder} has files of yours: {', '.join(others)}. Name a new folder.")
+    if there and not FILES.keys() & there.keys():
+        raise ValueError(
+            f"{folder} has files that no demo wrote: {', '.join(sorted(there))}. Name a new folder."
+        )
+    for name in ("baselines", ".accel"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in FILES.items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def _pytest(folder: Path, options: tuple[str, ...]) -> tuple[SessionResults | None, int]:
+    """Run pytest there, print its command and verdict, and return its results; None where it measured nothing."""
+    from pytest_accel.commands.runner import runner_environment
+    from pytest_accel.report.terminal import line_text
+    from pytest_accel.session.summary import pytest_command
+    from pytest_accel.stats.quantities import si
+    from pytest_accel.storage.history import History
+
+    interpreter = [sys.executable, "-m", "pytest"]
+    named = pytest_command() if pytest_command() == ["pytest"] else interpreter  # the folder is another
+    print(f"$ {shlex.join([*named, *options])}", flush=True)
+    # Settings of the reader's own project would move the baselines, or judge otherwise.
+    environ = {name: value for name, value in runner_environment().items() if not name.startswith("PYTEST_")}
+    history = folder / ".accel" / "history.sqlite"
+    before = len(History(history).sessions()) if history.exists() else 0
+    done = subprocess.run(  # noqa: S603 - our own
+        [*interpreter, *options], cwd=folder, env=environ, capture_output=True, text=True, check=False
+    )
+    sessions = History(history).sessions() if history.exists() else ()
+    session = History(history).latest() if len(sessions) > before else None
+    if session is None or not session.results:
+        print(done.stdout + done.stderr, end="")
+        return None, done.returncode or 1
+    result = session.results[0]
+    throughput = f"{si(result.throughput)} {result.unit}/s" if result.throughput else "not measured"
+    for line in result.lines:
+        if line.status is not None:
+            print(f"    {line_text(result.label, line)}")
+    print(f"    {throughput}; exit status {done.returncode}", flush=True)
+    return session, done.returncode

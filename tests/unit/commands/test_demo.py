@@ -1,0 +1,96 @@
+"""`pytest-accel demo` from its command line."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from pytest_accel import cli
+from pytest_accel.commands import demo
+from pytest_accel.stats.gate import Outcome
+from pytest_accel.stats.results import Ending
+
+QUICK = demo.FILES["pytest.ini"].replace("500ms", "30ms") + "accel_warmup = 30ms\n"
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capfd):
+    """Run it with short sessions, where importing torch is an error and the reader has settings of another project."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(demo.FILES, "pytest.ini", QUICK)
+    (tmp_path / "shadow").mkdir()
+    (tmp_path / "shadow" / "torch.py").write_text("raise AssertionError('torch is imported')\n")
+    here = Path(cli.__file__).parents[1]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (tmp_path / "shadow", here))))
+    monkeypatch.setenv("PYTEST_ACCEL_BASELINES", str(tmp_path / "elsewhere"))
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--collect-only")
+
+    def call(*words, status=0):
+        found = cli.main(["demo", *words])
+        out, err = capfd.readouterr()
+        assert status is None or found == status, out + err
+        return err if status == 2 else out
+
+    return call
+
+
+def test_it_records_judges_and_catches_a_slowdown(run, tmp_path):
+    text = run(status=None)  # a machine that is busy now may leave a verdict open, which it says
+    folder = tmp_path / "pytest-accel-demo"
+    typed = [shlex.split(line.removeprefix("$ "))[-1] for line in text.splitlines() if line.startswith("$ ")]
+    assert typed[0] == "pytest-accel-demo"
+    assert typed[1] == "--accel-record"
+    assert "recorded 5 runs" in text
+    assert not (tmp_path / "elsewhere").exists()
+    if "This should have been" not in text:
+        assert typed[2:] == ["pytest", "--accel-report=report.html"]
+        assert "REGRESSED  test_digest (cpu): " in text
+        assert "exit status 1" in text
+        assert (folder / "report.html").is_file()
+    (folder / "test_demo.py").write_text("# mine")
+    assert "has files of yours: test_demo.py" in run(status=2)
+
+
+def test_a_folder_with_files_of_others_is_refused(run, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "baselines").mkdir()
+    assert "files that no demo wrote: baselines" in run("mine", status=2)
+    (tmp_path / "mine" / "notes.txt").write_text("")
+    assert "mine has files of yours: notes.txt. Name a new folder." in run("mine", status=2)
+    assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == ["baselines", "notes.txt"]
+
+
+@pytest.fixture
+def sessions(monkeypatch):
+    """Replace the sessions by ones that end with these statuses; return the options of each."""
+
+    def end_with(*statuses):
+        asked, left = [], list(statuses)
+
+        def session(_folder, options):
+            asked.append(options)
+            return SimpleNamespace(results=[SimpleNamespace(status=left.pop(0))]), 0
+
+        monkeypatch.setattr(demo, "_pytest", session)
+        return asked
+
+    return end_with
+
+
+def test_what_the_page_needs_is_named_and_the_rest_goes_on(run, sessions, monkeypatch):
+    monkeypatch.setattr(demo, "find_spec", lambda name: None if name == "plotly" else sys)
+    asked = sessions(Ending.RECORDED, Outcome.OK, Outcome.REGRESSED)
+    assert "The HTML page of a session needs plotly: pip install plotly" in run()
+    assert asked == [("--accel-record",), (), ("--accel-slowdown=50%",)]
+
+
+def test_a_verdict_that_stays_open_is_said(run, sessions):
+    sessions(Ending.RECORDED, Outcome.INCONCLUSIVE)
+    assert "This should have been ok: the machine was busier" in run("a b", status=1)
+    sessions(Ending.RECORDED, Outcome.IMPROVED, Outcome.REGRESSED)
+    assert "pytest-accel doctor" in run("a b")  # the files of an earlier demo are replaced

@@ -11,13 +11,14 @@ from statistics import fmean
 import pytest
 
 from pytest_accel.options import SESSION_START_S, Settings
-from pytest_accel.report.terminal import Progress, platform_line
+from pytest_accel.report.terminal import Progress, platform_brief, platform_line
 from pytest_accel.session.case import MOST_REPLACED, Case
 from pytest_accel.session.device import live_progress, write_log
 from pytest_accel.session.recording import refuse_mixture
 from pytest_accel.session.reports import Finisher, changes_line, failed_report, is_expected_to_fail
 from pytest_accel.session.worker_process import ItemResult
 from pytest_accel.session.workers import Workers
+from pytest_accel.stats.environment import Change, describe
 from pytest_accel.stats.gate import Outcome
 from pytest_accel.stats.measurement import Measurement
 from pytest_accel.stats.metric_gates import FEWEST_MEMBERS, PlatformShift, ShiftMember, judge_platform_shift
@@ -32,7 +33,9 @@ class PlatformShifts:
 
     def __init__(self) -> None:
         self.found: dict[str, PlatformShift] = {}
-        self.changes: dict[str, str] = {}  # of the environment since the baselines: they may explain it
+        self.changes: dict[
+            str, tuple[Change, ...]
+        ] = {}  # of the environment since the baselines: they may explain it
 
     def may_apply(self, cases: Iterable[Case]) -> bool:
         """Whether any platform has benchmarks enough, so that verdicts wait for those of the others."""
@@ -57,7 +60,7 @@ class PlatformShifts:
             if found is None or not found.regressed:
                 continue
             self.found[platform] = found
-            self.changes[platform] = group[0].environment_changes()
+            self.changes[platform] = group[0].changes()
             for case in group:
                 if case in waiting:
                     case.platform_loss = found.c
@@ -68,14 +71,15 @@ class PlatformShifts:
         return "\n".join(
             [
                 platform_line(platform, self.found[platform]),
-                changes_line(self.changes[platform]),
+                changes_line(describe(self.changes[platform])),
                 "Each benchmark was judged on what it lost beside that.",
             ]
         )
 
     def reports(self) -> Iterator[pytest.TestReport]:
-        for platform in self.found:
-            yield failed_report(platform, f"baselines/{platform}", self.text(platform), Outcome.REGRESSED)
+        for platform, found in self.found.items():
+            path, short = f"baselines/{platform}", platform_brief(found, self.changes[platform])
+            yield failed_report(platform, path, self.text(platform), Outcome.REGRESSED, short)
 
 
 def _is_member(case: Case) -> bool:

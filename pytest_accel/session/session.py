@@ -22,7 +22,7 @@ from pytest_accel.options import SETTINGS, Settings, baselines_root, data_root, 
 from pytest_accel.platforms.catalogue import PlatformName
 from pytest_accel.report.history import SLOW_BEFORE, SLOW_OF
 from pytest_accel.report.terminal import line_text, vanished_text
-from pytest_accel.report.verdicts import VERDICTS, fails, is_resolved
+from pytest_accel.report.verdicts import VERDICTS, fails, is_resolved, word
 from pytest_accel.session.accel import CALL_MEASURE, MEASUREMENT, MEASURING_OFF, SESSION_ID
 from pytest_accel.session.case import Case
 from pytest_accel.session.device import UNFIT, hold_devices, live_progress
@@ -47,7 +47,7 @@ from pytest_accel.session.selection import (
     refuse_shared_ids,
     suite_of,
 )
-from pytest_accel.session.summary import Line, unmet_lines
+from pytest_accel.session.summary import Line, unmet_lines, write_lines
 from pytest_accel.session.worker_process import ItemResult, is_strict_xpass, without_traces
 from pytest_accel.session.workers import Workers, WorkerShape, add_to_pytest_benchmark, shape_of
 from pytest_accel.stats.baseline_quality import platform_prior
@@ -343,7 +343,10 @@ class BenchmarkSession:
             for node_id in self.vanished:
                 line = ReportLine(text=vanished_text(node_id), status=Outcome.VANISHED)
                 path = node_id.partition("::")[0]
-                report = failed_report(node_id, path, line_text(node_id, line), Outcome.VANISHED)
+                text, short = line_text(node_id, line), "in the baseline, and not found"
+                report = failed_report(
+                    node_id, path, text, Outcome.VANISHED, f"{word(Outcome.VANISHED)}: {short}"
+                )
                 self.config.hook.pytest_runtest_logreport(report=report)
 
     # --- reporting ------------------------------------------------------------------------------
@@ -416,9 +419,9 @@ class BenchmarkSession:
     @pytest.hookimpl(trylast=True)  # below the table of pytest-benchmark
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self.measured_nothing:
-            terminalreporter.write_line(NOTHING_MEASURED, red=True, bold=True)
+            write_lines(terminalreporter, [(NOTHING_MEASURED, {"red": True, "bold": True})])
         measured = any(case.measurements for case in self.cases.values())
         if self.settings.require or not measured:
             markup = {"red": True} if self.settings.require else {"yellow": True}
-            for line in unmet_lines(self.selection.unmet.values(), measured=measured):
-                terminalreporter.write_line(line, **markup)
+            unmet = unmet_lines(self.selection.unmet.values(), measured=measured)
+            write_lines(terminalreporter, [(line, markup) for line in unmet])

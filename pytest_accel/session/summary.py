@@ -18,7 +18,7 @@ from pytest_accel.options import Settings, baselines_root
 from pytest_accel.platforms.catalogue import PlatformName
 from pytest_accel.report.columns import all_synthetic
 from pytest_accel.report.remedies import naming
-from pytest_accel.report.terminal import line_text, note
+from pytest_accel.report.terminal import fitted, line_text, note
 from pytest_accel.report.verdicts import VERDICTS
 from pytest_accel.session.launcher import LAUNCHER_RANKS
 from pytest_accel.session.references import reference_line
@@ -50,6 +50,13 @@ _MOST_REQUIREMENTS = 5
 _MOST_PLATFORMS = 5
 Line = tuple[str, Mapping[str, bool]]  # with its markup
 _YELLOW = {"yellow": True}
+
+
+def write_lines(terminal: pytest.TerminalReporter, lines: Iterable[Line]) -> None:
+    """Write lines that fit the terminal; commands are indented, and stay whole to be copied."""
+    for text, markup in lines:
+        for line in [text] if text.startswith("    ") else fitted([text]):
+            terminal.write_line(line, **markup)
 
 
 def summary_lines(config: pytest.Config, settings: Settings, results: Sequence[Result]) -> Iterator[Line]:

@@ -325,7 +325,8 @@ def verdicts_page() -> str:
 def table_page() -> str:
     return (
         "# The table\n\nColumns of the table after a session.\n\n"
-        "A column is shown where a row has something in it. The verdict comes last.\n\n"
+        "The benchmark and its verdict come first. A column is shown where a row has something in it; a terminal that is too narrow "
+        "leaves out the last ones, and says which. `COLUMNS=200` shows them; a file has them all.\n\n"
         + table(("column", "meaning"), [(column.title, column.meaning) for column in COLUMNS])
     )
 

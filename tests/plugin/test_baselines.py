@@ -28,7 +28,7 @@ def test_missing_baseline_passes_and_the_command_that_records_is_printed(bench):
     result.stdout.fnmatch_lines(
         [
             "*::test_new NO-BASELINE*",
-            "test_new * NO-BASELINE",
+            "test_new * NO-BASELINE *",
             f"No baseline on {bench.template.platform} for 1 of 2 benchmarks. Record one with:",
             "    *pytest -p benchmark * -m 'cpu and not slow' test_suite.py::test_new --accel-record",
         ]

@@ -157,7 +157,9 @@ def test_table_is_aligned(columns, rows, lines):
 
 
 def test_markup_belongs_to_its_cell():
-    header, row = padded_rows([Column(title="verdict")], [[Cell(text="REGRESSED", markup={"red": True})]])
+    (header, row), _ = padded_rows(
+        [Column(title="verdict")], [[Cell(text="REGRESSED", markup={"red": True})]]
+    )
     assert header == [Cell(text="verdict", markup={"bold": True})]
     assert row == [Cell(text="REGRESSED", markup={"red": True})]
 

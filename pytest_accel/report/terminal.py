@@ -6,6 +6,7 @@ import shlex
 import shutil
 import textwrap
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -17,7 +18,7 @@ from pytest_accel.stats.baseline_quality import NO_GATE, FrozenTolerance
 from pytest_accel.stats.environment import Change, describe_briefly
 from pytest_accel.stats.gate import LOSSES, THROUGHPUT, Estimate, Outcome, Verdict, loss
 from pytest_accel.stats.metric_gates import ANCHOR, PlatformShift, less_is_better, shown_name
-from pytest_accel.stats.quantities import clipped, counted, percent, seconds
+from pytest_accel.stats.quantities import clipped, counted, minutes, percent, seconds
 from pytest_accel.stats.results import Ending, ReportLine, Result, status_of
 from pytest_accel.stats.run import MAX_RUNS, Run
 
@@ -344,9 +345,13 @@ def fitted(lines: Iterable[str]) -> list[str]:
 
 
 class Progress:
-    """A text behind the cursor that is erased again, so that pytest's own line of dots stays whole."""
+    """The phase of a benchmark: behind the cursor of a terminal, erased again; in a log a line every 30 s.
+
+    It ticks from the last phase it was told, while a worker process compiles or measures.
+    """
 
     interval_s = 0.25
+    log_interval_s = 30.0
 
     def __init__(
         self,
@@ -354,17 +359,25 @@ class Progress:
         terminal: TerminalWriter | None,
         uncaptured: Callable[[], AbstractContextManager[None]] = nullcontext,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        log: Callable[[str], None] | None = None,
+        left_s: float | None = None,
     ) -> None:
+        """`left_s` is what is left of the session, once that is known."""
         self._label = label
         self._terminal = terminal
         self._uncaptured = uncaptured
         self._clock = clock
+        self._log = log
         self._phase = ""
         self._until: float | None = None
-        self._began = self._shown = clock()
+        self._began = self._shown = self._logged = clock()
+        self._ends = None if left_s is None else self._began + left_s
+        self.spent_s: Counter[str] = Counter()  # by phase
 
     def phase(self, text: str, remaining_s: float | None) -> None:
         now = self._clock()
+        self.spent_s[self._phase] += now - self._began
         self._phase, self._began = text, now
         self._until = None if remaining_s is None else now + remaining_s
         self._show(now)
@@ -375,15 +388,29 @@ class Progress:
             self._show(now)
 
     def close(self) -> None:
+        self.spent_s[self._phase] += self._clock() - self._began
         self._write("")
+
+    def text(self, now: float, width: int | None = None) -> str:
+        """Return `test_gpt: compiling, 2:41; about 12:05 left of the session`; in little room without what matters less."""
+        phase, passed_s = f": {self._phase}", now - self._began
+        if self._until is not None:
+            phase += f", {minutes(self._until - now)} left"
+        elif passed_s >= 1:  # a process that compiles here cannot count
+            phase += f", {minutes(passed_s)}"
+        left = "" if self._ends is None else f"; about {minutes(self._ends - now)} left of the session"
+        if width is None or len(self._label + phase + left) <= width:
+            return f"{self._label}{phase}{left}"
+        return clipped(self._label, max(_NARROWEST, width - len(phase))) + phase
 
     def _show(self, now: float) -> None:
         self._shown = now
-        if self._until is None:
-            when = f"{seconds(max(now - self._began, 0.001))} so far"
-        else:
-            when = f"about {seconds(max(self._until - now, 0.001))} left"
-        self._write(f" {self._label}: {self._phase}, {when}")
+        if self._terminal is not None:
+            room = self._terminal.fullwidth - self._terminal.width_of_current_line
+            self._write(f" {self.text(now, room - 2)}")
+        if self._log is not None and now - self._logged >= self.log_interval_s:
+            self._logged = now
+            self._log(self.text(now))
 
     def _write(self, text: str) -> None:
         if self._terminal is None:

@@ -40,6 +40,7 @@ from pytest_accel.session.summary import (
     write_lines,
 )
 from pytest_accel.stats.environment import safe_arguments
+from pytest_accel.stats.gate import Outcome
 from pytest_accel.stats.results import SessionResults, cost_line
 from pytest_accel.stats.run import Scalar
 from pytest_accel.storage.files import is_special_file, is_writable_folder, nearest_folder, write_atomic
@@ -205,6 +206,9 @@ class Outputs:
 
     @pytest.hookimpl(trylast=True)  # after the session's status is known
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        noisy = any(case.outcome is Outcome.INCONCLUSIVE for case in self.session.cases.values())
+        if noisy and not self.findings and session.exitstatus != pytest.ExitCode.INTERRUPTED:
+            self.attempt("the machine was not examined", self.examine, _YELLOW)
         complete = self.attempt("nothing was written", lambda: self.write_all(session))
         if not (complete and self.complete) and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -299,7 +303,7 @@ class Outputs:
         noun = "recording" if self.settings.recording else "verdict"
         cost = cost_line([case.spent for case in self.session.cases.values()], noun)
         lines: Sequence[Line] = [
-            *summary_lines(self.config, self.settings, results),
+            *summary_lines(self.config, self.settings, results, self.findings),
             *([(cost, {})] if cost else []),
             *self.session_lines(),
         ]

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import fmean
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from pytest_accel.options import SESSION_START_S, Settings
 from pytest_accel.report.terminal import Progress, platform_brief, platform_line
 from pytest_accel.session.case import MOST_REPLACED, Case
-from pytest_accel.session.device import live_progress, write_log
+from pytest_accel.session.device import live_progress
 from pytest_accel.session.recording import refuse_mixture
 from pytest_accel.session.reports import Finisher, changes_line, failed_report, is_expected_to_fail
 from pytest_accel.session.worker_process import ItemResult
@@ -23,6 +24,8 @@ from pytest_accel.stats.gate import Outcome
 from pytest_accel.stats.measurement import Measurement
 from pytest_accel.stats.metric_gates import FEWEST_MEMBERS, PlatformShift, ShiftMember, judge_platform_shift
 from pytest_accel.stats.quantities import counted, seconds
+
+REPEATED = "r"  # among pytest's dots, for a benchmark that is repeated after the others
 
 
 class PlatformShifts:
@@ -126,6 +129,7 @@ class Repeats:
     shifts: PlatformShifts = field(default_factory=PlatformShifts)
     after_run: Callable[[], None] = lambda: None  # called after every run that was judged
     out_of_time: bool = False  # for another repeat
+    _line: Path | None = None  # that pytest takes for the file of the line of repeats
 
     def measure(self, session: pytest.Session) -> None:
         """Run every open case once more, in turn, until all are decided or have no repeats left.
@@ -145,6 +149,8 @@ class Repeats:
             in_turn = self._open()
             if not in_turn:
                 return
+            if not record:
+                self.begin_line(in_turn[0])
             for position, case in enumerate(in_turn):
                 if session.shouldfail or session.shouldstop:  # -x, --maxfail
                     return
@@ -153,11 +159,9 @@ class Repeats:
                     break
                 left = len(in_turn) - position + len(self._open()) * max(0, last - turn)
                 left_s = left * fmean(durations_s) if durations_s else None
-                label = f"{case.item.name}: run {len(case.measurements) + 1} of {last} in {_where(case)}"
-                write_log(self.config, label + (f", about {seconds(left_s)} left" if left_s else ""))
+                label = f"{case.item.name}, run {len(case.measurements) + 1} of {last}"
                 start_s = time.monotonic()
-                with live_progress(self.config, label) as progress:
-                    progress.phase("measuring", left_s)
+                with case.timing_devices(), live_progress(self.config, label, left_s=left_s) as progress:
                     self.measure_fresh(case, progress)
                 durations_s.append(time.monotonic() - start_s)
                 if record:
@@ -172,8 +176,7 @@ class Repeats:
 
     def measure_fresh(self, case: Case, progress: Progress) -> None:
         """Run a case once more; leave its measurement, or why there is none, in the case."""
-        with case.timing_devices():
-            found = self.workers.run(case.item, case.platform, case.settings, progress, fresh=True)
+        found = self.workers.run(case.item, case.platform, case.settings, progress, fresh=True)
         if found.unfit is not None:
             case.unfit = found.unfit
             case.judge()
@@ -184,9 +187,34 @@ class Repeats:
         else:
             case.add(self.with_scaling(case, found.measurement))
 
+    def wait(self, case: Case) -> None:
+        """Let a case wait for its repeats, with a letter at its place among pytest's dots."""
+        self.waiting.append(case)
+        reporter = self.config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is None:
+            return
+        if reporter.showlongtestinfo:
+            reporter.write_ensure_prefix(f"{case.node_id} ", "REPEATED BELOW", yellow=True)
+        elif reporter.showfspath:
+            reporter.write_fspath_result(case.node_id, REPEATED, yellow=True)
+        else:
+            reporter.write(REPEATED, flush=True, yellow=True)
+
     def release(self, case: Case) -> None:
         self.waiting.remove(case)
+        if not self.settings.record:
+            self.begin_line(case)
         self.finisher.finish(case)
+
+    def begin_line(self, case: Case) -> None:
+        """Let the letters of repeats follow on a line of their own, not on lines of their files."""
+        reporter = self.config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is None or reporter.showlongtestinfo or not reporter.showfspath:
+            return
+        if reporter.currentfspath != self._line:
+            reporter.ensure_newline()
+            reporter.write("repeats ", flush=True)
+        reporter.currentfspath = self._line = self.config.rootpath / case.node_id.partition("::")[0]
 
     def release_all(self) -> None:
         """Finish all that still wait, when no repeats are left or the session was interrupted."""

@@ -78,7 +78,7 @@ class Finisher:
         if case.skipped:
             case.problem = f"{case.label} was skipped when it was measured again: {case.skipped}"
         if case.problem:
-            fail(call, case.problem, case.item)
+            fail(call, case.problem, case.item, _brief_problem(case))
         else:
             self.apply(case, call)
         self.log(case.item, case.pending_reports, case)
@@ -216,8 +216,13 @@ def _reports_of_recording(case: Case) -> list[pytest.TestReport]:
     else:
         call.user_properties.extend(properties(case))
     if case.problem:
-        fail(call, case.problem, case.item)
+        fail(call, case.problem, case.item, _brief_problem(case))
     return [_report(case.item, "setup"), call, _report(case.item, "teardown")]
+
+
+def _brief_problem(case: Case) -> str:
+    """Return why a case gave no measurement, without its name."""
+    return case.problem.splitlines()[0].removeprefix(case.label).lstrip(": ")
 
 
 def _place(item: pytest.Item) -> tuple[str, int]:

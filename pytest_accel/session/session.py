@@ -11,6 +11,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from functools import cache
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -207,7 +208,7 @@ class BenchmarkSession:
             self.conclude(case, reports)
         if case is not None and case.undecided:
             case.pending_reports = reports
-            self.repeats.waiting.append(case)
+            self.repeats.wait(case)
         else:
             self.finisher.log(item, reports, case)
         return True
@@ -245,7 +246,7 @@ class BenchmarkSession:
             found = ItemResult.failed(refusal)
         else:
             same = nextitem if nextitem is not None and self.shape_of(nextitem) == shape else None
-            with live_progress(self.config, item.name) as progress:
+            with live_progress(self.config, item.name, left_s=self.left_s) as progress:
                 found = self.workers.run(
                     item, shape.platform, settings_of(item), progress, fresh=False, nextitem=same
                 )
@@ -261,6 +262,12 @@ class BenchmarkSession:
             add_to_pytest_benchmark(item, case.platform, measured, found)
         self.show_uncaptured(reports)
         return reports
+
+    @property
+    def left_s(self) -> float | None:
+        """What is left of the session, without repeats; None before the first benchmark has ended."""
+        ended = [case.device_time_s for case in self.cases.values() if case.device_time_s]
+        return (len(self.cases) - len(ended)) * fmean(ended) if ended else None
 
     def with_scaling(self, case: Case, measured: Measurement) -> Measurement:
         return with_scaling(case, measured, self.store, self.selection.machine)

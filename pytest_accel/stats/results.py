@@ -270,16 +270,11 @@ class BenchmarkCost:
     devices: int  # reserved meanwhile; 0 on the CPU
     runs: Sequence[Run] = field(default=())
     decided: bool = True  # whether it came to what it was measured for
-    lost_s: float = 0.0  # compiling and warming up of a run that came to nothing
+    warming_s: float = 0.0  # compiling too; also of a run that came to nothing
 
     @property
     def device_s(self) -> float:
         return self.held_s * self.devices
-
-    @property
-    def warming_s(self) -> float:
-        """Compiling too: the first step is the first of the warm-up."""
-        return self.lost_s + sum(run.warmup_s or 0.0 for run in self.runs)
 
     @property
     def measuring_s(self) -> float:

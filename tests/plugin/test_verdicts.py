@@ -196,7 +196,6 @@ def test_improvement_asks_for_a_new_baseline(night, shared):
 def test_open_benchmarks_take_turns_in_new_processes_and_stay_inconclusive(night, shared):
     for name in OPEN:
         assert len(shared.processes(name)) == len(set(shared.processes(name))) == 3
-    night.stdout.fnmatch_lines([f"{name}: run {run} of 3 *" for run in (2, 3) for name in OPEN])
     night.stdout.re_match_lines(
         [
             r"^INCONCLUSIVE  test_open \(cpu\): .* \(.* to .*; tolerance 10\.0 %\), 3 runs; noise ",

@@ -130,7 +130,7 @@ RUN = Run(session="s", rounds_s=(0.1, 0.3), steps_per_round=10, warmup_s=6.0)
 
 
 def test_where_the_time_went():
-    spent = BenchmarkCost(name="test_gpt (h200)", held_s=40.0, devices=1, runs=[RUN, RUN])
+    spent = BenchmarkCost(name="test_gpt (h200)", held_s=40.0, warming_s=12.0, devices=1, runs=[RUN, RUN])
     assert (spent.measuring_s, spent.warming_s, spent.device_s) == (8.0, 12.0, 40.0)
     assert cost_line([spent], "verdict") == (
         "note: 1 verdict took 40 s; 40 device-seconds in all. Measuring 20 %, compiling and warming up 30 %, "
@@ -158,8 +158,8 @@ def test_what_came_to_no_verdict_is_counted_apart():
 
 
 def test_interrupted_compilation_counts_as_compilation():
-    ok = BenchmarkCost(name="test_cnn (a100)", held_s=20.0, devices=1, runs=[RUN])
-    interrupted = BenchmarkCost(name="test_gpt (a100)", held_s=80.0, devices=1, decided=False, lost_s=64.0)
+    ok = BenchmarkCost(name="test_cnn (a100)", held_s=20.0, warming_s=6.0, devices=1, runs=[RUN])
+    interrupted = BenchmarkCost(name="test_gpt (a100)", held_s=80.0, warming_s=64.0, devices=1, decided=False)
     assert "compiling and warming up 70 %" in cost_line([ok, interrupted], "verdict")
 
 

@@ -21,7 +21,7 @@ from pytest_accel.commands.registry import (
 )
 from pytest_accel.doctor.findings import Finding, Level, to_plain, worst
 from pytest_accel.platforms.host import format_list
-from pytest_accel.report.terminal import wrapped
+from pytest_accel.report.terminal import fitted, wrapped
 from pytest_accel.stats.quantities import counted, gibibytes, printable
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ def doctor(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({**_machine_json(machine, catalogue), "findings": to_plain(findings)}, indent=2))
     else:
-        lines = [*_machine_lines(machine), *_platform_lines(machine, catalogue, baselines), ""]
-        print("\n".join(lines + screen(findings, width=shutil.get_terminal_size().columns)))
+        lines = fitted([*_machine_lines(machine), *_platform_lines(machine, catalogue, baselines)])
+        print("\n".join([*lines, "", *screen(findings, width=shutil.get_terminal_size().columns)]))
     return int(worst(findings) is Level.PROBLEM)
 
 

@@ -6,7 +6,7 @@ import shlex
 import shutil
 import textwrap
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -373,7 +373,7 @@ class Progress:
         self._until: float | None = None
         self._began = self._shown = self._logged = clock()
         self._ends = None if left_s is None else self._began + left_s
-        self.spent_s: Counter[str] = Counter()  # by phase
+        self.spent_s: defaultdict[str, float] = defaultdict(float)  # by phase
 
     def phase(self, text: str, remaining_s: float | None) -> None:
         now = self._clock()
@@ -417,5 +417,7 @@ class Progress:
             return
         with self._uncaptured():
             room = max(0, self._terminal.fullwidth - self._terminal.width_of_current_line - 1)
+            line = self._terminal._current_line  # noqa: SLF001 - pytest fills its line by it; this text is no part of it
             # DEC save, erase to the end of the line, text, restore.
             self._terminal.write(f"\x1b7\x1b[K{text[:room]}\x1b8", flush=True)
+            self._terminal._current_line = line  # noqa: SLF001

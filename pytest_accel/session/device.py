@@ -159,7 +159,7 @@ def live_progress(config: pytest.Config, label: str, *, left_s: float | None = N
         return
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     # The writer knows how much of the line is taken.
-    shown = reporter._tw if _is_live(reporter) else None  # noqa: SLF001
+    shown = reporter._tw if reporter is not None and _is_live(reporter) else None  # noqa: SLF001
     log = None if shown else partial(write_log, config)
     progress = Progress(label, shown, lambda: _uncaptured(config), log=log, left_s=left_s)
     try:
@@ -170,9 +170,9 @@ def live_progress(config: pytest.Config, label: str, *, left_s: float | None = N
         config.stash[WARMING_S] = config.stash.get(WARMING_S, 0.0) + warming_s
 
 
-def _is_live(reporter: pytest.TerminalReporter | None) -> bool:
+def _is_live(reporter: pytest.TerminalReporter) -> bool:
     """Whether a line can be shown and erased again."""
-    return reporter is not None and reporter.isatty and reporter.hasmarkup
+    return bool(reporter.isatty and reporter.hasmarkup)
 
 
 def write_log(config: pytest.Config, text: str) -> None:

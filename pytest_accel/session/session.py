@@ -323,7 +323,7 @@ class BenchmarkSession:
             return History(path, lock_timeout_s=_HISTORY_WAIT_S).series(case.key, case.disk_name, _SESSIONS)
         return ()
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    @pytest.hookimpl(wrapper=True, trylast=True)  # repeats come before pytest ends its line of dots
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
         ours = bool(self.cases) or any(self.shape_of(item) for item in session.items)
         with signals_as_interrupts() if ours else nullcontext():

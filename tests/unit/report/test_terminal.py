@@ -168,6 +168,7 @@ class Terminal:
     fullwidth = 80
     width_of_current_line = 20
     hasmarkup = True
+    _current_line = ""
 
     def __init__(self) -> None:
         self.written: list[str] = []

@@ -21,6 +21,7 @@ def silence(monkeypatch):
     progress = SimpleNamespace(phase=lambda text, remaining_s: None)
     monkeypatch.setattr(repeats, "live_progress", lambda config, label, left_s: nullcontext(progress))
     monkeypatch.setattr(Repeats, "begin_line", lambda self, case: None)
+    monkeypatch.setattr(repeats.Case, "timing_devices", lambda self: nullcontext())
 
 
 class Open:

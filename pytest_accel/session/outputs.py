@@ -273,7 +273,7 @@ class Outputs:
         Unless an option of its table or of its comparison asks for it.
         """
         groups = yield
-        wanted = config.getoption("verbose") > 1 or any(
+        wanted = config.getoption("verbose", default=0) > 1 or any(
             config.getoption(f"benchmark_{name}", default=None) not in unset
             for name, unset in _OF_ITS_TABLE.items()
         )

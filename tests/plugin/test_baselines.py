@@ -238,7 +238,7 @@ class TestRecording:
         result = bench.run("--accel-record=2")
         result.assert_outcomes(failed=1, passed=1)
         result.stdout.fnmatch_lines(
-            ["*what was measured (1 run) is kept in *.json.", "test_step * recorded 2 runs, ± * %"]
+            ["*what was measured (1 run) is kept in *.json.", "test_step * recorded 2 runs, ± * %*"]
         )
         assert len(bench.entry("test_step")["runs"]) == 2
         first, second = bench.processes("test_step")

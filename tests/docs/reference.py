@@ -18,6 +18,7 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from statistics import median
 from typing import Any
+from unittest import mock
 
 import pytest_accel
 from pytest_accel import cli, fixtures, hookspecs, options
@@ -537,9 +538,9 @@ PAGES: dict[str, Callable[[], str]] = {
 }
 
 
+@mock.patch.dict(os.environ, COLUMNS="100")  # of argparse and of tables
 def pages() -> dict[Path, str]:
     """Return every generated page, and every page with a generated part, by its path."""
-    os.environ["COLUMNS"] = "100"  # of argparse
     made = {name: make() for name, make in PAGES.items()}
     rows = [
         (f"[{text.removeprefix('# ').partition(chr(10))[0]}]({name})", text.split("\n\n")[1])

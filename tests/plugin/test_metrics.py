@@ -62,7 +62,7 @@ def test_metric_that_drops_beyond_its_tolerance_is_a_regression(night, shared):
         ]
     )
     (failure,) = shared.testcase("test_dropped").findall("failure")
-    assert failure.get("message").startswith("REGRESSED  test_dropped (cpu) accuracy: ")
+    assert failure.get("message").startswith("accuracy 11.1 % lower (at least")
     properties = {
         each.get("name"): each.get("value") for each in shared.testcase("test_dropped").iter("property")
     }

@@ -29,7 +29,7 @@ def on_terminal(folder: Path, columns: int, *command: str) -> str:
     """Return what a program writes on a pseudo-terminal of so many columns."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
-    variables = {name: value for name, value in environment().items() if name not in ("CI", "COLUMNS")}
+    variables = {name: value for name, value in environment().items() if name != "CI"}
     with subprocess.Popen(
         [sys.executable, *command], cwd=folder, env=variables, stdin=theirs, stdout=theirs, stderr=theirs
     ) as process:

@@ -398,7 +398,9 @@ class Progress:
             phase += f", {minutes(self._until - now)} left"
         elif passed_s >= 1:  # a process that compiles here cannot count
             phase += f", {minutes(passed_s)}"
-        left = "" if self._ends is None else f"; about {minutes(self._ends - now)} left of the session"
+        left = ""
+        if self._ends is not None and self._ends > now:  # an estimate that proved too short says nothing
+            left = f"; about {minutes(self._ends - now)} left of the session"
         if width is None or len(self._label + phase + left) <= width:
             return f"{self._label}{phase}{left}"
         return clipped(self._label, max(_NARROWEST, width - len(phase))) + phase

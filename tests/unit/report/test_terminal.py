@@ -231,6 +231,10 @@ def test_what_is_left_of_the_session_goes_first_where_room_is_short(terminal, cl
     terminal.width_of_current_line = 48
     progress.phase("compiling", None)
     assert terminal.shown == " test_gpt_wit…[800m]: compiling"
+    terminal.width_of_current_line = 0
+    clock.now += 3800
+    progress.tick()
+    assert terminal.shown == " test_gpt_with_a_long_name[800m]: compiling, 1:03:20"
 
 
 def test_log_has_a_line_every_half_minute(clock):

@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import shutil
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from pytest_accel.commands.registry import (
 )
 from pytest_accel.doctor.findings import Finding, Level, to_plain, worst
 from pytest_accel.platforms.host import format_list
+from pytest_accel.report.terminal import fitted, wrapped
 from pytest_accel.stats.quantities import counted, gibibytes, printable
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ def doctor(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({**_machine_json(machine, catalogue), "findings": to_plain(findings)}, indent=2))
     else:
-        lines = [*_machine_lines(machine), *_platform_lines(machine, catalogue, baselines), ""]
-        print("\n".join(lines + screen(findings, width=shutil.get_terminal_size().columns)))
+        lines = fitted([*_machine_lines(machine), *_platform_lines(machine, catalogue, baselines)])
+        print("\n".join([*lines, "", *screen(findings, width=shutil.get_terminal_size().columns)]))
     return int(worst(findings) is Level.PROBLEM)
 
 
@@ -113,10 +113,11 @@ def screen(findings: Sequence[Finding], *, width: int = 100) -> list[str]:
             first = f"  {mark:<9}{printable(finding.subject):<{column}}"
             indent = " " * len(first)
             text = f"{finding.of}: {finding.text}" if finding.of else finding.text
-            lines += _wrapped(text, first, indent, width)
+            lines += wrapped(printable(text), width, first=first, indent=indent)
             if finding.remedy:
-                lines += _wrapped(finding.remedy, f"{indent}-> ", f"{indent}   ", width)
-    return [*lines, "", *_wrapped(verdict(findings), "", "", width)]
+                remedy = printable(finding.remedy)
+                lines += wrapped(remedy, width, first=f"{indent}-> ", indent=f"{indent}   ")
+    return [*lines, "", *wrapped(verdict(findings), width, indent="")]
 
 
 def verdict(findings: Sequence[Finding]) -> str:
@@ -146,15 +147,3 @@ def _merged(findings: Sequence[Finding]) -> list[Finding]:
         replace(finding, of=f"{finding.of} {format_list(numbers)}") if numbers else finding
         for finding, numbers in alike.items()
     ]
-
-
-def _wrapped(text: str, first: str, indent: str, width: int) -> list[str]:
-    """Wrap a text, with room for at least a phrase; paths and commands stay whole, so that they can be copied."""
-    return textwrap.wrap(
-        printable(text),
-        max(width, len(indent) + 30),
-        initial_indent=first,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    ) or [first.rstrip()]

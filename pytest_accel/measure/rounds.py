@@ -24,6 +24,8 @@ Step = Callable[[], object]
 PILOT_STEPS = 5
 MIN_WARMUP_S = 1.0  # clocks ramp for about a second from idle
 MIN_WINDOW = 4  # blocks
+# Phases of a warm-up, as progress shows them.
+COMPILING, FIRST_STEP, WARMING_UP = "compiling", "first step", "warming up"
 BLOCK_S = 0.1  # warm-up is observed in blocks of about this length
 # Mean of a burst over its shortest step. A single outlier reaches less.
 UNEVEN = 1.1
@@ -122,6 +124,7 @@ def warm_up(
     pause: Callable[[], None] = lambda: None,
     at_least: int = 0,
     burst: int = 1,
+    first: str = FIRST_STEP,
     ranks: Ranks = ALONE,
 ) -> WarmUp:
     """Run steps until their times stop drifting, within `max_s`; at least so many beyond the pilots.
@@ -132,11 +135,12 @@ def warm_up(
     All ranks decide from the slowest rank's times: they must take the same number of steps, or one of them waits in a
     collective of a step that no other rank takes.
     """
-    progress.phase("warming up", None)
+    progress.phase(first, None)
     begin = time.perf_counter()
     pilots_s = [timed_block(check_first_step(step), 1, device)]
     pilots_s += [timed_block(step, 1, device) for _ in range(PILOT_STEPS - 1)]
     after_pilot()
+    progress.phase(WARMING_UP, None)
     pilot_s = ranks.slowest(median(pilots_s[1:]))
     ready = int(ranks.slowest(at_least))
     timed_block(step, min(ready, int(max_s / pilot_s)), device)

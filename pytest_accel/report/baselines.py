@@ -8,11 +8,20 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pytest_accel.report.history import text_table
-from pytest_accel.stats.baseline_quality import DEFAULT_PRIOR, BaselineQuality, NoisePrior, baseline_quality
+from pytest_accel.report.terminal import fitted
+from pytest_accel.stats.baseline_quality import (
+    DEFAULT_PRIOR,
+    MIN_SESSIONS,
+    NO_GATE,
+    BaselineQuality,
+    NoisePrior,
+    baseline_quality,
+)
 from pytest_accel.stats.comparison import Value, figures
 from pytest_accel.stats.environment import TITLES, Environment
 from pytest_accel.stats.gate import THROUGHPUT
 from pytest_accel.stats.quantities import ASSUMED, counted, inert, noise_percent, percent, printable, si
+from pytest_accel.stats.run import RECORD_RUNS
 from pytest_accel.storage.baselines import BaselineEntry, BaselineFile
 from pytest_accel.storage.codec import encode
 
@@ -60,12 +69,20 @@ def shown(stored: Sequence[ShownBenchmark]) -> list[str]:
             *_ledger(own),
             "",
         ]
-    single = f" {ASSUMED}: a single run shows no noise; it is assumed."
-    return [
-        *lines,
-        "± is the 95 % interval; resolves is the loss that the gate catches in 80 % of cases."
-        + (single if any(len(each.entry.runs) == 1 for each in stored) else ""),
-    ]
+    return fitted([*lines, " ".join(_legend(stored))])
+
+
+def _legend(stored: Sequence[ShownBenchmark]) -> Iterator[str]:
+    yield "± is the 95 % interval; resolves is the loss that the gate catches in 80 % of cases."
+    found = [each.quality for each in stored]
+    if any(each.runs == 1 for each in found):
+        yield f"{ASSUMED}: a single run shows no noise; it is assumed."
+    if any(each.provisional for each in found):
+        yield f"provisional: fewer than {RECORD_RUNS} runs or {MIN_SESSIONS} sessions; record again on other days."
+    if any(each.too_noisy for each in found):
+        yield "too noisy: it resolves less than its tolerance."
+    if any(each.no_gate for each in found):
+        yield f"no gate: it tolerates more than {percent(NO_GATE, 0)}."
 
 
 def _prior_line(prior: NoisePrior) -> str:
@@ -78,23 +95,28 @@ def _table(stored: Sequence[ShownBenchmark]) -> list[str]:
     rows = []
     for each in stored:
         found, entry = each.quality, each.entry
-        of_noise = (found.step.relative_high, found.noise, found.resolution)
-        provisional = f"provisional: {found.provisional}" if found.provisional else ""
-        anchored = f"anchor of {counted(len(entry.anchor), 'run')}" if entry.anchor else ""
+        states = [
+            "provisional" if found.provisional else "",
+            "too noisy" if found.too_noisy else "",
+            "no gate" if found.no_gate else "",
+        ]
         rows.append(
             [
                 each.key.partition("::")[2] or each.key,
-                str(found.runs),
-                str(found.sessions),
+                ", ".join(filter(None, states)) or "ok",
                 si(each.throughput.value),
                 f"{entry.unit}/s",
-                *(noise_percent(each, found.runs) for each in of_noise),
+                noise_percent(found.resolution, found.runs),
                 percent(found.tolerance) + ("" if entry.tolerance is not None else " (default)"),
-                "; ".join(filter(None, [provisional, found.too_noisy, found.no_gate, anchored])) or "ok",
+                str(found.runs),
+                str(found.sessions),
+                noise_percent(found.noise, found.runs),
+                noise_percent(found.step.relative_high, found.runs),
+                f"{len(entry.anchor)}" if entry.anchor else "",
             ]
         )
-    titles = ["benchmark", "runs>", "sessions>", "throughput>", "unit"]
-    titles += ["±>", "noise>", "resolves>", "tolerance>", "state"]
+    titles = ["benchmark", "state", "throughput>", "unit", "resolves>", "tolerance>"]
+    titles += ["runs>", "sessions>", "noise>", "±>", "anchor runs>"]
     return text_table(titles, rows)
 
 

@@ -27,24 +27,24 @@ class ResultColumn:
     meaning: str
     metrics: tuple[str, ...] = ()  # that it shows: gated metrics of no column get a note
     right: bool = True
+    always: bool = False  # also of what was not measured
 
 
 def columns_and_rows(results: Sequence[Result]) -> tuple[list[Column], list[list[Cell]]]:
     """Return the columns of the terminal's table and a row for each result."""
     hidden = {"data"} if all_synthetic(results) else set()  # a line below the table says it once
     shown = [column for column in COLUMNS if column.title not in hidden]
-    titles = [Column(title="benchmark"), Column(title="platform")]
+    titles = [Column(title="benchmark"), Column(title="verdict")]
     titles += [Column(title=column.title, right=column.right) for column in shown]
     rows = [
         [
             Cell(text=result.name),
-            Cell(text=result.platform),
-            *(Cell(text=column.cell(result) if result.runs else "") for column in shown),
             _verdict_cell(result),
+            *(Cell(text=column.cell(result) if result.runs or column.always else "") for column in shown),
         ]
         for result in results
     ]
-    return [*titles, Column(title="verdict")], rows
+    return titles, rows
 
 
 def all_synthetic(results: Sequence[Result]) -> bool:
@@ -127,9 +127,8 @@ def _rate(title: str, name: str, meaning: str) -> ResultColumn:
     )
 
 
-# In the order of the table, which leaves out columns in which no row has anything.
+# The most important first: a narrow terminal leaves out the last ones. A column in which no row has anything is left out.
 COLUMNS = (
-    ResultColumn("data", _data, "Synthetic, or the name of the data set that was read.", right=False),
     ResultColumn(
         "throughput",
         lambda result: si(result.throughput or 0),
@@ -142,35 +141,37 @@ COLUMNS = (
         f"95 % interval of run-to-run noise; {ASSUMED} where a single run was measured, which shows none: it is assumed.",
     ),
     ResultColumn("step", lambda result: seconds(result.step.point_s), "The time of a step."),
-    ResultColumn(
-        "latency p50 / p99",
-        _latency,
-        "Of single steps, each waited for: half of them, and 99 of 100, are quicker.",
-        ("latency_p50_s", "latency_p99_s"),
-    ),
-    _of_run("first step", "first_step_s", seconds, "Of the first step, which compiles and allocates."),
-    _of_run("warm-up", "warmup_s", seconds, "The time until steps were steady."),
-    _rate("loader", "loader_step_s", "The rate of the loader alone."),
-    _rate("compute", "compute_step_s", "The rate of the device alone."),
-    ResultColumn(
-        "bound by", _bound_by, "The slower of the two; both where they disturb each other.", right=False
-    ),
-    _metric(
-        "loader eff.", "loader_efficiency", percent, "The device's own rate that is left with its loader."
-    ),
-    _metric("first epoch", "first_epoch_s", seconds, "The time of the first epoch, which compiles."),
-    _metric("epoch", "epoch_s", seconds, "The time of a later epoch, or of `epoch_size` units of work."),
-    _metric("accuracy", "accuracy", partial(percent, digits=2), "On the test set, after the last epoch."),
-    _metric("to target", "time_to_target_s", seconds, "The time of training until the wanted accuracy."),
-    _of_run("memory", "peak_memory_bytes", gibibytes, "Of the device at its peak; of ranks, of the fullest."),
     _metric("MFU", "mfu", percent, "The step's arithmetic over the device's dense peak at this precision."),
-    ResultColumn("Wh/epoch", _energy_of_epoch, "Energy of an epoch, by the devices' counters.", (_ENERGY,)),
-    ResultColumn("units/Wh", _work_per_energy, "Units of work per watt-hour.", (_ENERGY,)),
+    _of_run("memory", "peak_memory_bytes", gibibytes, "Of the device at its peak; of ranks, of the fullest."),
+    ResultColumn("platform", lambda result: result.platform, "What it ran as.", right=False, always=True),
+    ResultColumn("data", _data, "Synthetic, or the name of the data set that was read.", right=False),
     ResultColumn(
         "scaling",
         lambda result: percent(result.scaling.efficiency) if result.scaling else "",
         "Throughput per device against the baseline of the same benchmark on fewer devices.",
         ("scaling_efficiency",),
     ),
+    ResultColumn(
+        "latency p50 / p99",
+        _latency,
+        "Of single steps, each waited for: half of them, and 99 of 100, are quicker.",
+        ("latency_p50_s", "latency_p99_s"),
+    ),
+    ResultColumn(
+        "bound by", _bound_by, "The slower of the two; both where they disturb each other.", right=False
+    ),
+    _metric(
+        "loader eff.", "loader_efficiency", percent, "The device's own rate that is left with its loader."
+    ),
+    _rate("loader", "loader_step_s", "The rate of the loader alone."),
+    _rate("compute", "compute_step_s", "The rate of the device alone."),
+    _metric("accuracy", "accuracy", partial(percent, digits=2), "On the test set, after the last epoch."),
+    _metric("to target", "time_to_target_s", seconds, "The time of training until the wanted accuracy."),
+    _metric("epoch", "epoch_s", seconds, "The time of a later epoch, or of `epoch_size` units of work."),
+    _metric("first epoch", "first_epoch_s", seconds, "The time of the first epoch, which compiles."),
+    ResultColumn("Wh/epoch", _energy_of_epoch, "Energy of an epoch, by the devices' counters.", (_ENERGY,)),
+    ResultColumn("units/Wh", _work_per_energy, "Units of work per watt-hour.", (_ENERGY,)),
+    _of_run("first step", "first_step_s", seconds, "Of the first step, which compiles and allocates."),
+    _of_run("warm-up", "warmup_s", seconds, "The time until steps were steady."),
 )
 METRICS_IN_COLUMNS = frozenset(name for column in COLUMNS for name in column.metrics)

@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_accel.report.markdown import prose, table_row
 from pytest_accel.report.terminal import Cell as TableCell
-from pytest_accel.report.terminal import Column, changed, lines_of, note, verdict_line
+from pytest_accel.report.terminal import Column, changed, fitted, lines_of, note, verdict_line
 from pytest_accel.report.verdicts import word
 from pytest_accel.stats.comparison import was_slowed
 from pytest_accel.stats.environment import describe
@@ -81,7 +81,12 @@ def tables(comparison: Comparison) -> list[TextTable]:
 def _columns(rows: Sequence[Row], comparison: Comparison) -> Iterator[tuple[str, bool, list[str]]]:
     """Yield heading, alignment and texts of each column."""
     yield "benchmark", True, [row.name for row in rows]
-    yield "unit", True, [row.unit for row in rows]
+    if rows[0].metric == THROUGHPUT:
+        labels = dict.fromkeys(each.side.label for each in comparison.judged)
+        for label in labels:
+            words = {each.key: _short_verdict(each) for each in comparison.judged if each.side.label == label}
+            heading = "verdict" if len(labels) == 1 else f"verdict {label}"
+            yield heading, True, [words.get(row.key, "") for row in rows]
     for index, side in enumerate(comparison.sides):
         cells = [row.cells[index] for row in rows]
         if not any(cell.value for cell in cells):
@@ -89,12 +94,7 @@ def _columns(rows: Sequence[Row], comparison: Comparison) -> Iterator[tuple[str,
         yield side.label, False, [_figure(cell) for cell in cells]
         if any(cell.ratio is not None for cell in cells):
             yield "x", False, ["" if cell.ratio is None else f"{cell.ratio:.2f}" for cell in cells]
-    if rows[0].metric == THROUGHPUT:
-        labels = dict.fromkeys(each.side.label for each in comparison.judged)
-        for label in labels:
-            words = {each.key: _short_verdict(each) for each in comparison.judged if each.side.label == label}
-            heading = "verdict" if len(labels) == 1 else f"verdict {label}"
-            yield heading, True, [words.get(row.key, "") for row in rows]
+    yield "unit", True, [row.unit for row in rows]
 
 
 def _figure(cell: Cell) -> str:
@@ -178,7 +178,7 @@ def _terminal(comparison: Comparison) -> str:
     lines: list[str] = []
     for table in tables(comparison):
         lines += [printable(table.title), *table.lines(), ""]
-    return "".join(f"{inert(line)}\n" for line in [*lines, *notes(comparison)])
+    return "".join(f"{inert(line)}\n" for line in [*lines, *fitted(notes(comparison))])
 
 
 def _markdown(comparison: Comparison) -> str:

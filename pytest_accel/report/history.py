@@ -108,19 +108,19 @@ def series_table(points: Sequence[Point]) -> list[str]:
     rows = [
         [
             _moment(point.at),
-            point.session,
-            point.revision[:_SHORT],
-            str(len(point.step_times_s)),
-            seconds(point.step_time_s),
+            point.status,
             si(point.throughput),
             "" if point.loss is None else changed(point.loss),
-            point.status,
+            seconds(point.step_time_s),
+            str(len(point.step_times_s)),
+            point.session,
+            point.revision[:_SHORT],
             point.environment,
         ]
         for point in points
     ]
-    titles = ["when (UTC)", "session", "revision", "runs>", "step>", f"{unit}>", "against baseline>"]
-    titles += ["verdict", "environment"]
+    titles = ["when (UTC)", "verdict", f"{unit}>", "against baseline>", "step>", "runs>"]
+    titles += ["session", "revision", "environment"]
     return text_table(titles, rows)
 
 
@@ -130,15 +130,15 @@ def sessions_table(sessions: Sequence[SessionFacts]) -> list[str]:
         [
             _moment(each.at),
             each.session,
-            each.revision[:_SHORT],
-            each.host,
             *(str(number) for number in (each.benchmarks, each.measured, each.failed, each.exit_status)),
             seconds(each.duration_s),
+            each.host,
+            each.revision[:_SHORT],
         ]
         for each in sessions
     ]
-    titles = ["when (UTC)", "session", "revision", "host"]
-    titles += ["benchmarks>", "measured>", "failed>", "exit>", "took>"]
+    titles = ["when (UTC)", "session", "benchmarks>", "measured>", "failed>", "exit>", "took>"]
+    titles += ["host", "revision"]
     return text_table(titles, rows)
 
 

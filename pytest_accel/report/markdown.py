@@ -26,6 +26,7 @@ from pytest_accel.report.verdicts import (
     in_order,
     is_resolved,
     needs_attention,
+    pressing_findings,
     status_word,
     word,
 )
@@ -201,12 +202,11 @@ def _named(names: Sequence[str]) -> str:
 def _machine(session: SessionResults) -> list[str]:
     """Return the notes of the session, and what doctor found wrong."""
     lines = [f"- {prose(remark)}" for remark in session.remarks[:ITEMS]]
-    for level in ("problem", "warning"):
-        for finding in (each for each in session.findings if each.get("level") == level):
-            text = str(finding.get("text", ""))
-            lines.append(f"- **{level}** {prose(finding_subject(finding))}: {prose(text)}")
-            if remedy := str(finding.get("remedy") or ""):
-                lines.append(f"  - {prose(remedy)}")
+    for finding in pressing_findings(session.findings):
+        text = str(finding.get("text", ""))
+        lines.append(f"- **{finding['level']}** {prose(finding_subject(finding))}: {prose(text)}")
+        if remedy := str(finding.get("remedy") or ""):
+            lines.append(f"  - {prose(remedy)}")
     return lines
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import textwrap
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -12,9 +15,10 @@ from typing import TYPE_CHECKING
 from pytest_accel.report.remedies import removal
 from pytest_accel.report.verdicts import deciding, word
 from pytest_accel.stats.baseline_quality import NO_GATE, FrozenTolerance
+from pytest_accel.stats.environment import Change, describe_briefly
 from pytest_accel.stats.gate import LOSSES, THROUGHPUT, Estimate, Outcome, Verdict, loss
 from pytest_accel.stats.metric_gates import ANCHOR, PlatformShift, less_is_better, shown_name
-from pytest_accel.stats.quantities import counted, percent, seconds
+from pytest_accel.stats.quantities import clipped, counted, minutes, percent, seconds
 from pytest_accel.stats.results import Ending, ReportLine, Result, status_of
 from pytest_accel.stats.run import MAX_RUNS, Run
 
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
     from _pytest._io import TerminalWriter
 
 GAP = "  "
+_NARROWEST = 12  # characters of a clipped cell
 _HOST_BOUND = 0.95  # share of a step above which launching sets the pace
 
 # --- lines ------------------------------------------------------------------------------------------
@@ -61,6 +66,13 @@ def platform_text(found: PlatformShift) -> str:
         f"{percent(loss(found.at_least))}; tolerance {percent(found.tolerance)}){beside}: check the machine "
         "(pytest-accel doctor)"
     )
+
+
+def platform_brief(found: PlatformShift, changes: Sequence[Change]) -> str:
+    """Return the same in the shortest form, with what changed in the environment."""
+    lost = f"{percent(found.loss)} slower (at least {percent(loss(found.at_least))})"
+    parts = [f"{lost}, {found.slower} of {found.members} benchmarks together", describe_briefly(changes)]
+    return "; ".join(filter(None, parts))
 
 
 def platform_line(platform: str, found: PlatformShift) -> str:
@@ -181,6 +193,17 @@ def change(result: Result) -> str:
     return ", ".join(said)
 
 
+def brief(verdict: Verdict) -> str:
+    """Return a failing verdict in the shortest form: `6.7 % slower (at least 4.5 %)`."""
+    status, found = status_of(verdict), verdict.slowdown
+    of = "" if verdict.of == THROUGHPUT else f"{shown_name(verdict.of)} "
+    if found is None:
+        return f"{word(status)}: {verdict.reason}"
+    if status is Outcome.REGRESSED:
+        return f"{of}{changed(found.point, verdict.of)} (at least {percent(found.low)})"
+    return f"{word(status)}: {of}{slow_runs(verdict) or changed(found.point, verdict.of)}"
+
+
 def slow_runs(verdict: Verdict) -> str:
     """Return the slow ones of two groups of runs: `3 of 5 runs 37.5 % slower`; empty without groups."""
     group = verdict.slow_group
@@ -241,31 +264,92 @@ class Cell:
     markup: Mapping[str, bool] = field(default_factory=dict)
 
 
-def padded_rows(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> list[list[Cell]]:
-    """Return a header and the rows, padded to the width of their columns; those without a value are left out."""
+def screen_width() -> int | None:
+    """Return the columns of the terminal, or those that COLUMNS names; None where output is a file."""
+    return shutil.get_terminal_size(fallback=(0, 0)).columns or None
+
+
+def padded_rows(
+    columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | None = None
+) -> tuple[list[list[Cell]], list[str]]:
+    """Return a header and the rows, padded, and the titles of columns that `width` has no room for.
+
+    Columns without a value are left out. The most important columns come first: the last ones are left out until the others
+    fit. Where even two are too wide, the first column's texts lose their middle, then the second's.
+    """
     shown = [index for index in range(len(columns)) if any(row[index].text for row in rows)]
     widths = {i: max(len(columns[i].title), *(len(row[i].text) for row in rows)) for i in shown}
+    left_out: list[str] = []
+    if width is not None:
+        while len(shown) > 2 and _table_width(shown, widths) > width:
+            left_out.insert(0, columns[shown.pop()].title)
+        for index in shown:
+            over = _table_width(shown, widths) - width
+            widths[index] = max(widths[index] - max(0, over), min(widths[index], _NARROWEST))
     header = [Cell(text=column.title, markup={"bold": True}) for column in columns]
 
     def padded(index: int, cell: Cell) -> Cell:
-        pad = cell.text.rjust if columns[index].right else cell.text.ljust
-        text = pad(widths[index])
+        text = clipped(cell.text, widths[index])
+        text = (text.rjust if columns[index].right else text.ljust)(widths[index])
         return replace(cell, text=text.rstrip() if index == shown[-1] else text + GAP)
 
-    return [[padded(index, row[index]) for index in shown] for row in (header, *rows)]
+    return [[padded(index, row[index]) for index in shown] for row in (header, *rows)], left_out
+
+
+def _table_width(shown: Sequence[int], widths: Mapping[int, int]) -> int:
+    return sum(widths[index] for index in shown) + len(GAP) * (len(shown) - 1)
+
+
+def left_out_text(titles: Sequence[str], width: int | None) -> list[str]:
+    """Return what says which columns a narrow terminal does not show."""
+    return wrapped(f"No room for: {', '.join(titles)}.", width) if titles else []
 
 
 def lines_of(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> list[str]:
-    return ["".join(cell.text for cell in row).rstrip() for row in padded_rows(columns, rows)]
+    """Return a table as lines that fit the terminal."""
+    width = screen_width()
+    padded, left_out = padded_rows(columns, rows, width)
+    lines = ["".join(cell.text for cell in row).rstrip() for row in padded]
+    return [*lines, *left_out_text(left_out, width)]
+
+
+def wrapped(text: str, width: int | None, *, first: str = "", indent: str = "    ") -> list[str]:
+    """Return a text in lines of at most `width`; words stay whole, such as paths to copy."""
+    if width is None or len(first) + len(text) <= width:
+        return [f"{first}{text}".rstrip()]
+    found = textwrap.wrap(
+        text.replace(" %", "\xa0%"),
+        max(width, len(indent) + 30),
+        initial_indent=first,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [line.replace("\xa0%", " %") for line in found]
+
+
+def fitted(lines: Iterable[str]) -> list[str]:
+    """Return lines of text that fit the terminal; indented ones stay indented."""
+    width = screen_width()
+    found = []
+    for line in lines:
+        text = line.lstrip()
+        own = " " * (len(line) - len(text))
+        found += wrapped(text, width, first=own, indent=f"{own}    ")
+    return found
 
 
 # --- the live progress line ------------------------------------------------------------------------
 
 
 class Progress:
-    """A text behind the cursor that is erased again, so that pytest's own line of dots stays whole."""
+    """The phase of a benchmark: behind the cursor of a terminal, erased again; in a log a line every 30 s.
+
+    It ticks from the last phase it was told, while a worker process compiles or measures.
+    """
 
     interval_s = 0.25
+    log_interval_s = 30.0
 
     def __init__(
         self,
@@ -273,17 +357,25 @@ class Progress:
         terminal: TerminalWriter | None,
         uncaptured: Callable[[], AbstractContextManager[None]] = nullcontext,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        log: Callable[[str], None] | None = None,
+        left_s: float | None = None,
     ) -> None:
+        """`left_s` is what is left of the session, once that is known."""
         self._label = label
         self._terminal = terminal
         self._uncaptured = uncaptured
         self._clock = clock
+        self._log = log
         self._phase = ""
         self._until: float | None = None
-        self._began = self._shown = clock()
+        self._began = self._shown = self._logged = clock()
+        self._ends = None if left_s is None else self._began + left_s
+        self.spent_s: defaultdict[str, float] = defaultdict(float)  # by phase
 
     def phase(self, text: str, remaining_s: float | None) -> None:
         now = self._clock()
+        self.spent_s[self._phase] += now - self._began
         self._phase, self._began = text, now
         self._until = None if remaining_s is None else now + remaining_s
         self._show(now)
@@ -294,20 +386,38 @@ class Progress:
             self._show(now)
 
     def close(self) -> None:
+        self.spent_s[self._phase] += self._clock() - self._began
         self._write("")
+
+    def text(self, now: float, width: int | None = None) -> str:
+        """Return `test_gpt: compiling, 2:41; about 12:05 left of the session`; in little room without what matters less."""
+        phase, passed_s = f": {self._phase}", now - self._began
+        if self._until is not None:
+            phase += f", {minutes(self._until - now)} left"
+        elif passed_s >= 1:  # a process that compiles here cannot count
+            phase += f", {minutes(passed_s)}"
+        left = ""
+        if self._ends is not None and self._ends > now:  # an estimate that proved too short says nothing
+            left = f"; about {minutes(self._ends - now)} left of the session"
+        if width is None or len(self._label + phase + left) <= width:
+            return f"{self._label}{phase}{left}"
+        return clipped(self._label, max(_NARROWEST, width - len(phase))) + phase
 
     def _show(self, now: float) -> None:
         self._shown = now
-        if self._until is None:
-            when = f"{seconds(max(now - self._began, 0.001))} so far"
-        else:
-            when = f"about {seconds(max(self._until - now, 0.001))} left"
-        self._write(f" {self._label}: {self._phase}, {when}")
+        if self._terminal is not None:
+            room = self._terminal.fullwidth - self._terminal.width_of_current_line
+            self._write(f" {self.text(now, room - 2)}")
+        if self._log is not None and now - self._logged >= self.log_interval_s:
+            self._logged = now
+            self._log(self.text(now))
 
     def _write(self, text: str) -> None:
         if self._terminal is None:
             return
         with self._uncaptured():
             room = max(0, self._terminal.fullwidth - self._terminal.width_of_current_line - 1)
+            line = self._terminal._current_line  # noqa: SLF001 - pytest fills its line by it; this text is no part of it
             # DEC save, erase to the end of the line, text, restore.
             self._terminal.write(f"\x1b7\x1b[K{text[:room]}\x1b8", flush=True)
+            self._terminal._current_line = line  # noqa: SLF001

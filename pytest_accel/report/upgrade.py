@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from pytest_accel.report.comparison import TextTable
-from pytest_accel.report.terminal import change, in_words, line_text
+from pytest_accel.report.terminal import change, fitted, in_words, line_text
 from pytest_accel.report.verdicts import in_order, status_word
 from pytest_accel.stats.environment import Change, Environment, describe, diff, diff_identity
 from pytest_accel.stats.gate import LOSSES, Outcome, Verdict
@@ -99,22 +99,20 @@ def screen(session: SessionResults) -> list[str]:
     shown = [each for each in in_order(session.results) if each.status is not Ending.SKIPPED]
     changes = dict.fromkeys(each for result in shown for each in result.changes)
     table = TextTable(
-        headings=("benchmark", "platform", "unit", "old", "new", "verdict"),
-        left=(True, True, True, False, False, True),
+        headings=("benchmark", "verdict", "old", "new", "unit", "platform"),
+        left=(True, True, False, False, True, True),
         rows=tuple(_row(result) for result in shown),
     )
     lines = [
-        *(table.lines() if shown else []),
-        "",
         *session.remarks,
         f"differs: {describe(tuple(changes)) or 'nothing in the recorded environment'}",
         *(line_text(result.name, line) for result in shown for line in result.lines),
     ]
-    return [inert(printable(line)) for line in lines]
+    return [inert(line) for line in [*(table.lines() if shown else []), "", *fitted(map(printable, lines))]]
 
 
 def _row(result: Result) -> tuple[str, ...]:
     old, new = ("" if each is None else si(each) for each in (result.baseline_throughput, result.throughput))
     unit = f"{result.unit}/s" if result.unit else ""
     verdict = f"{status_word(result)} {change(result)}".rstrip()
-    return result.name, result.platform, unit, old, new, verdict
+    return result.name, verdict, old, new, unit, result.platform

@@ -7,7 +7,7 @@ Terminal, JUnit, Markdown, the HTML page and the documentation read this table. 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -140,6 +140,7 @@ VERDICTS: dict[Status, VerdictRow] = {
         "This machine cannot run it, or it skipped itself.",
     ),
 }
+_FINDINGS_SHOWN = 3
 _EXIT_STATUSES = {
     2: "it was interrupted",
     3: "pytest had an error of its own",
@@ -260,3 +261,15 @@ def counts(words: Iterable[str]) -> str:
 def finding_subject(finding: Mapping[str, Scalar]) -> str:
     """Return what a finding of the doctor is about: `GPU 0 power limit`."""
     return " ".join(str(finding.get(name) or "") for name in ("of", "subject")).strip()
+
+
+def pressing_findings(findings: Sequence[Mapping[str, Scalar]]) -> list[Mapping[str, Scalar]]:
+    """Return what the doctor found wrong, problems first."""
+    return [each for level in ("problem", "warning") for each in findings if each.get("level") == level]
+
+
+def doctor_line(findings: Sequence[Mapping[str, Scalar]]) -> str:
+    """Return what the doctor found wrong in one line; empty where it found nothing."""
+    lines = [f"{finding_subject(each)}: {each.get('text') or ''}" for each in pressing_findings(findings)]
+    more = f"; and {len(lines) - _FINDINGS_SHOWN} more" if len(lines) > _FINDINGS_SHOWN else ""
+    return "; ".join(lines[:_FINDINGS_SHOWN]) + more

@@ -24,6 +24,8 @@ from pytest_accel.measure.device import CudaDevice, Device
 from pytest_accel.measure.errors import OutOfMemory, StepError
 from pytest_accel.measure.ranks import ALONE, Ranks
 from pytest_accel.measure.rounds import (
+    COMPILING,
+    FIRST_STEP,
     Step,
     SynchronizingTimer,
     Timed,
@@ -140,7 +142,7 @@ class Accel:
             self.benchmark.pedantic(step)  # type: ignore[no-untyped-call]
             return None
         with _plain_arguments():
-            timed, observed, loss_value = self._time(step, loss, warmup_steps, burst)
+            timed, observed, loss_value = self._time(step, workload, loss, warmup_steps, burst)
         with self._failing_together():
             if check:
                 check()
@@ -157,7 +159,12 @@ class Accel:
         return measurement
 
     def _time(
-        self, step: Step, loss: Callable[[], float] | None, warmup_steps: int, burst: int
+        self,
+        step: Step,
+        workload: Workload,
+        loss: Callable[[], float] | None,
+        warmup_steps: int,
+        burst: int,
     ) -> tuple[Timed, Observed, float | None]:
         losses: list[float] = []
         observation = Observation(self.item.config, self.hardware, self.ranks)
@@ -175,6 +182,7 @@ class Accel:
                 pause=freeze,  # right before the rounds a loader would run ahead, and a device cool down
                 at_least=warmup_steps,
                 burst=burst,
+                first=COMPILING if workload.configuration.get("compile") else FIRST_STEP,
                 ranks=self.ranks,
             )
             timed = time_rounds(

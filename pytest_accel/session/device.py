@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
@@ -22,6 +23,7 @@ from pytest_accel.measure.device import (
     widen_device_queues,
 )
 from pytest_accel.measure.locks import lock_devices
+from pytest_accel.measure.rounds import COMPILING, FIRST_STEP, WARMING_UP
 from pytest_accel.options import Settings, settings_of
 from pytest_accel.platforms.catalogue import PlatformName
 from pytest_accel.platforms.devices import DetectedDevice
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 RANK_END = pytest.StashKey["RankConnection"]()  # set in a worker process only
 BINDING = pytest.StashKey[str]()  # in words, for the environment of a measurement
 WAITED_S = pytest.StashKey[float]()  # spent by this session waiting for its devices
+WARMING_S = pytest.StashKey[float]()  # spent by this session compiling and warming up, whatever came of it
 STEP_FACTS = pytest.StashKey[dict[str, str]]()  # of the built step: what an upgrade may change
 
 
@@ -145,8 +148,8 @@ def does_not_fit(item: pytest.Item, text: str, *, nothing_built: bool = False) -
 
 
 @contextmanager
-def live_progress(config: pytest.Config, label: str) -> Iterator[Progress]:
-    """Show progress on the terminal behind pytest's own line; silent where there is no terminal.
+def live_progress(config: pytest.Config, label: str, *, left_s: float | None = None) -> Iterator[Progress]:
+    """Show progress on the terminal behind pytest's own line, or in the log.
 
     A worker has none: it sends its phases to the session.
     """
@@ -155,20 +158,27 @@ def live_progress(config: pytest.Config, label: str) -> Iterator[Progress]:
         yield _WorkerProgress(rank)
         return
     reporter = config.pluginmanager.get_plugin("terminalreporter")
-    shown = None
-    if reporter is not None and reporter.isatty and reporter.hasmarkup:
-        shown = reporter._tw  # noqa: SLF001 - the writer knows how much of the line is taken
-    progress = Progress(label, shown, lambda: _uncaptured(config))
+    # The writer knows how much of the line is taken.
+    shown = reporter._tw if reporter is not None and _is_live(reporter) else None  # noqa: SLF001
+    log = None if shown else partial(write_log, config)
+    progress = Progress(label, shown, lambda: _uncaptured(config), log=log, left_s=left_s)
     try:
         yield progress
     finally:
         progress.close()
+        warming_s = sum(progress.spent_s[phase] for phase in (COMPILING, FIRST_STEP, WARMING_UP))
+        config.stash[WARMING_S] = config.stash.get(WARMING_S, 0.0) + warming_s
+
+
+def _is_live(reporter: pytest.TerminalReporter) -> bool:
+    """Whether a line can be shown and erased again."""
+    return bool(reporter.isatty and reporter.hasmarkup)
 
 
 def write_log(config: pytest.Config, text: str) -> None:
     """Write a line at once where output is a log; on a terminal the live line shows it."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is None or reporter.isatty or config.getoption("verbose") < 0:
+    if reporter is None or _is_live(reporter) or config.getoption("verbose") < 0:
         return
     with _uncaptured(config):
         reporter.ensure_newline()

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -22,7 +22,7 @@ from pytest_accel.markers import is_benchmark
 from pytest_accel.options import baselines_root, data_root, file_to_write, history_file
 from pytest_accel.report.columns import columns_and_rows
 from pytest_accel.report.markdown import STEP_SUMMARY, append_step_summary, render_summary
-from pytest_accel.report.terminal import note, padded_rows
+from pytest_accel.report.terminal import left_out_text, note, padded_rows, screen_width
 from pytest_accel.session.accel import SESSION_ID
 from pytest_accel.session.results import (
     ItemReports,
@@ -32,8 +32,15 @@ from pytest_accel.session.results import (
     revision_of,
 )
 from pytest_accel.session.selection import other_roots
-from pytest_accel.session.summary import Line, device_check_lines, slowdown_line, summary_lines
+from pytest_accel.session.summary import (
+    Line,
+    device_check_lines,
+    slowdown_line,
+    summary_lines,
+    write_lines,
+)
 from pytest_accel.stats.environment import safe_arguments
+from pytest_accel.stats.gate import Outcome
 from pytest_accel.stats.results import SessionResults, cost_line
 from pytest_accel.stats.run import Scalar
 from pytest_accel.storage.files import is_special_file, is_writable_folder, nearest_folder, write_atomic
@@ -47,6 +54,16 @@ NOT_ENDED = "written during the session; a file that still says so is of a sessi
 UPDATE_SHARE = 0.05  # of a session's time at most, beyond two seconds, for writing during the session
 _SHORT_S = 2.0
 _YELLOW, _RED = {"yellow": True}, {"red": True}
+# Options of pytest-benchmark that ask for its table, and their values where they were not given.
+_OF_ITS_TABLE: Mapping[str, tuple[object, ...]] = {
+    **dict.fromkeys(
+        ("columns", "time_unit", "compare", "compare_fail", "cprofile", "histogram", "verbose"),
+        (None, False, []),
+    ),
+    "sort": ("min",),
+    "group_by": ("group",),
+    "name": ("normal",),
+}
 
 
 class Outputs:
@@ -191,6 +208,9 @@ class Outputs:
 
     @pytest.hookimpl(trylast=True)  # after the session's status is known
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        noisy = any(case.outcome is Outcome.INCONCLUSIVE for case in self.session.cases.values())
+        if noisy and not self.findings and session.exitstatus != pytest.ExitCode.INTERRUPTED:
+            self.attempt("the machine was not examined", self.examine, _YELLOW)
         complete = self.attempt("nothing was written", lambda: self.write_all(session))
         if not (complete and self.complete) and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -248,31 +268,48 @@ class Outputs:
         ):
             self.lines.append((problem, _YELLOW))
 
+    @pytest.hookimpl(wrapper=True)
+    def pytest_benchmark_group_stats(self, config: pytest.Config) -> Generator[None, Any, Any]:
+        """Leave our benchmarks out of pytest-benchmark's table, which measures nothing of them that ours does not show.
+
+        Unless an option of its table or of its comparison asks for it.
+        """
+        groups = yield
+        wanted = config.getoption("verbose", default=0) > 1 or any(
+            config.getoption(f"benchmark_{name}", default=None) not in unset
+            for name, unset in _OF_ITS_TABLE.items()
+        )
+        others = [
+            (name, [each for each in group if "accel" not in each["extra_info"]]) for name, group in groups
+        ]
+        return groups if wanted else [(name, group) for name, group in others if group]
+
     @pytest.hookimpl(trylast=True)  # below the table of pytest-benchmark
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         self.attempt("the summary is incomplete", lambda: self.write_terminal(terminalreporter))
-        for text, markup in self.lines:
-            terminalreporter.write_line(text, **markup)
+        write_lines(terminalreporter, self.lines)
 
     def write_terminal(self, terminal: pytest.TerminalReporter) -> None:
         if self.final is None:
             return
-        results = self.final.results
+        results, width = self.final.results, screen_width()
         if shown := [result for result in results if result.runs or result.verdicts]:
-            terminal.section("accelerator benchmarks", sep="-", blue=True)
-            for row in padded_rows(*columns_and_rows(shown)):
+            terminal.write_sep("-", "accelerator benchmarks", blue=True)
+            rows, left_out = padded_rows(*columns_and_rows(shown), width)
+            for row in rows:
                 for cell in row:
                     terminal.write(cell.text, **cell.markup)
                 terminal.write("\n")
+            for text in left_out_text(left_out, width):
+                terminal.write_line(text)
         noun = "recording" if self.settings.recording else "verdict"
         cost = cost_line([case.spent for case in self.session.cases.values()], noun)
         lines: Sequence[Line] = [
-            *summary_lines(self.config, self.settings, results),
+            *summary_lines(self.config, self.settings, results, self.findings),
             *([(cost, {})] if cost else []),
             *self.session_lines(),
         ]
-        for text, markup in lines:
-            terminal.write_line(text, **markup)
+        write_lines(terminal, lines)
 
 
 def _why(error: Exception) -> str:

@@ -6,22 +6,26 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import fmean
 
 import pytest
 
 from pytest_accel.options import SESSION_START_S, Settings
-from pytest_accel.report.terminal import Progress, platform_line
+from pytest_accel.report.terminal import Progress, platform_brief, platform_line
 from pytest_accel.session.case import MOST_REPLACED, Case
-from pytest_accel.session.device import live_progress, write_log
+from pytest_accel.session.device import live_progress
 from pytest_accel.session.recording import refuse_mixture
 from pytest_accel.session.reports import Finisher, changes_line, failed_report, is_expected_to_fail
 from pytest_accel.session.worker_process import ItemResult
 from pytest_accel.session.workers import Workers
+from pytest_accel.stats.environment import Change, describe
 from pytest_accel.stats.gate import Outcome
 from pytest_accel.stats.measurement import Measurement
 from pytest_accel.stats.metric_gates import FEWEST_MEMBERS, PlatformShift, ShiftMember, judge_platform_shift
 from pytest_accel.stats.quantities import counted, seconds
+
+REPEATED = "r"  # among pytest's dots, for a benchmark that is repeated after the others
 
 
 class PlatformShifts:
@@ -32,7 +36,9 @@ class PlatformShifts:
 
     def __init__(self) -> None:
         self.found: dict[str, PlatformShift] = {}
-        self.changes: dict[str, str] = {}  # of the environment since the baselines: they may explain it
+        self.changes: dict[
+            str, tuple[Change, ...]
+        ] = {}  # of the environment since the baselines: they may explain it
 
     def may_apply(self, cases: Iterable[Case]) -> bool:
         """Whether any platform has benchmarks enough, so that verdicts wait for those of the others."""
@@ -57,7 +63,7 @@ class PlatformShifts:
             if found is None or not found.regressed:
                 continue
             self.found[platform] = found
-            self.changes[platform] = group[0].environment_changes()
+            self.changes[platform] = group[0].changes()
             for case in group:
                 if case in waiting:
                     case.platform_loss = found.c
@@ -68,14 +74,15 @@ class PlatformShifts:
         return "\n".join(
             [
                 platform_line(platform, self.found[platform]),
-                changes_line(self.changes[platform]),
+                changes_line(describe(self.changes[platform])),
                 "Each benchmark was judged on what it lost beside that.",
             ]
         )
 
     def reports(self) -> Iterator[pytest.TestReport]:
-        for platform in self.found:
-            yield failed_report(platform, f"baselines/{platform}", self.text(platform), Outcome.REGRESSED)
+        for platform, found in self.found.items():
+            path, short = f"baselines/{platform}", platform_brief(found, self.changes[platform])
+            yield failed_report(platform, path, self.text(platform), Outcome.REGRESSED, short)
 
 
 def _is_member(case: Case) -> bool:
@@ -122,6 +129,7 @@ class Repeats:
     shifts: PlatformShifts = field(default_factory=PlatformShifts)
     after_run: Callable[[], None] = lambda: None  # called after every run that was judged
     out_of_time: bool = False  # for another repeat
+    _line: Path | None = None  # that pytest takes for the file of the line of repeats
 
     def measure(self, session: pytest.Session) -> None:
         """Run every open case once more, in turn, until all are decided or have no repeats left.
@@ -141,6 +149,8 @@ class Repeats:
             in_turn = self._open()
             if not in_turn:
                 return
+            if not record:
+                self.begin_line(in_turn[0])
             for position, case in enumerate(in_turn):
                 if session.shouldfail or session.shouldstop:  # -x, --maxfail
                     return
@@ -149,11 +159,9 @@ class Repeats:
                     break
                 left = len(in_turn) - position + len(self._open()) * max(0, last - turn)
                 left_s = left * fmean(durations_s) if durations_s else None
-                label = f"{case.item.name}: run {len(case.measurements) + 1} of {last} in {_where(case)}"
-                write_log(self.config, label + (f", about {seconds(left_s)} left" if left_s else ""))
+                label = f"{case.item.name}, run {len(case.measurements) + 1} of {last}"
                 start_s = time.monotonic()
-                with live_progress(self.config, label) as progress:
-                    progress.phase("measuring", left_s)
+                with case.timing_devices(), live_progress(self.config, label, left_s=left_s) as progress:
                     self.measure_fresh(case, progress)
                 durations_s.append(time.monotonic() - start_s)
                 if record:
@@ -168,8 +176,7 @@ class Repeats:
 
     def measure_fresh(self, case: Case, progress: Progress) -> None:
         """Run a case once more; leave its measurement, or why there is none, in the case."""
-        with case.timing_devices():
-            found = self.workers.run(case.item, case.platform, case.settings, progress, fresh=True)
+        found = self.workers.run(case.item, case.platform, case.settings, progress, fresh=True)
         if found.unfit is not None:
             case.unfit = found.unfit
             case.judge()
@@ -180,9 +187,34 @@ class Repeats:
         else:
             case.add(self.with_scaling(case, found.measurement))
 
+    def wait(self, case: Case) -> None:
+        """Let a case wait for its repeats, with a letter at its place among pytest's dots."""
+        self.waiting.append(case)
+        reporter = self.config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is None:
+            return
+        if reporter.showlongtestinfo:
+            reporter.write_ensure_prefix(f"{case.node_id} ", "REPEATED BELOW", yellow=True)
+        elif reporter.showfspath:
+            reporter.write_fspath_result(case.node_id, REPEATED, yellow=True)
+        else:
+            reporter.write(REPEATED, flush=True, yellow=True)
+
     def release(self, case: Case) -> None:
         self.waiting.remove(case)
+        if not self.settings.record:
+            self.begin_line(case)
         self.finisher.finish(case)
+
+    def begin_line(self, case: Case) -> None:
+        """Let the letters of repeats follow on a line of their own, not on lines of their files."""
+        reporter = self.config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is None or reporter.showlongtestinfo or not reporter.showfspath:
+            return
+        if reporter.currentfspath != self._line:
+            reporter.ensure_newline()
+            reporter.write("repeats ", flush=True)
+        reporter.currentfspath = self._line = self.config.rootpath / case.node_id.partition("::")[0]
 
     def release_all(self) -> None:
         """Finish all that still wait, when no repeats are left or the session was interrupted."""

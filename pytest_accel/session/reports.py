@@ -6,13 +6,13 @@ import builtins
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 from _pytest._code.code import ReprFileLocation  # what pytest's short summary and JUnit read
 
 from pytest_accel.options import Settings
-from pytest_accel.report.terminal import explain, line_text
+from pytest_accel.report.terminal import brief, explain, fitted, line_text
 from pytest_accel.report.verdicts import VERDICTS
 from pytest_accel.session.accel import SESSION_ID
 from pytest_accel.session.case import Case
@@ -20,11 +20,15 @@ from pytest_accel.session.recording import record, refuse_disturbed
 from pytest_accel.session.references import References
 from pytest_accel.session.results import failures, lines_of
 from pytest_accel.session.worker_process import ItemResult, is_strict_xpass
+from pytest_accel.stats.environment import describe_briefly
 from pytest_accel.stats.gate import Outcome, Verdict
 from pytest_accel.stats.metric_gates import total_slowdown
 from pytest_accel.stats.quantities import percent
 from pytest_accel.stats.results import Ending, Status
 from pytest_accel.storage.baselines import BaselineStore
+
+if TYPE_CHECKING:
+    from _pytest._io import TerminalWriter
 
 Phase = Literal["setup", "call", "teardown"]
 
@@ -32,18 +36,20 @@ Phase = Literal["setup", "call", "teardown"]
 class FailureText:
     """A failure without a traceback. pytest shows `toterminal`, and takes `reprcrash.message` as its short form."""
 
-    def __init__(self, text: str, item: pytest.Item) -> None:
+    def __init__(self, text: str, place: tuple[str, int], short: str = "") -> None:
         self.text = text
-        self.reprcrash = ReprFileLocation(*_place(item), text.splitlines()[0])
+        self.reprcrash = ReprFileLocation(*place, short or text.splitlines()[0])
 
     def __str__(self) -> str:
         return self.text
 
-    def toterminal(self, writer: object) -> None:
-        first, _, rest = self.text.partition("\n")
-        writer.line(first, red=True, bold=True)  # type: ignore[attr-defined]
-        if rest:
-            writer.line(rest)  # type: ignore[attr-defined]
+    def toterminal(self, writer: TerminalWriter) -> None:
+        markup = {"red": True, "bold": True}
+        for text in self.text.splitlines():
+            # A writer without colours may write into JUnit or JSON, which have no width.
+            for line in fitted([text]) if writer.hasmarkup else [text]:
+                writer.line(line, **markup)
+            markup = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +78,7 @@ class Finisher:
         if case.skipped:
             case.problem = f"{case.label} was skipped when it was measured again: {case.skipped}"
         if case.problem:
-            fail(call, case.problem, case.item)
+            fail(call, case.problem, case.item, _brief_problem(case))
         else:
             self.apply(case, call)
         self.log(case.item, case.pending_reports, case)
@@ -99,7 +105,7 @@ def apply_verdict(case: Case, report: pytest.TestReport) -> None:
         report.outcome = "skipped"  # as pytest does for a failure under @pytest.mark.xfail
         report.wasxfail = "; ".join(failing)
         return
-    fail(report, failure_text(case), case.item)
+    fail(report, failure_text(case), case.item, short_text(case))
 
 
 def does_not_fit_report(case: Case, report: pytest.TestReport) -> None:
@@ -109,11 +115,11 @@ def does_not_fit_report(case: Case, report: pytest.TestReport) -> None:
     apply_verdict(case, report)
 
 
-def fail(report: pytest.TestReport, text: str, item: pytest.Item) -> None:
+def fail(report: pytest.TestReport, text: str, item: pytest.Item, short: str = "") -> None:
     report.outcome = "failed"
     report.sections = []  # of what was captured: torch's compiler alone logs thousands of lines
     # pytest asks for no more of it than FailureText has.
-    report.longrepr = FailureText(text, item)  # type: ignore[assignment]
+    report.longrepr = FailureText(text, _place(item), short)  # type: ignore[assignment]
 
 
 def failure_text(case: Case) -> str:
@@ -132,6 +138,14 @@ def failure_text(case: Case) -> str:
             f"(in the last run {percent(felt)} of throughput were lost to it)"
         )
     return "\n".join(texts)
+
+
+def short_text(case: Case) -> str:
+    """Return what pytest's short summary shows: by how much, and what changed in the environment."""
+    failing = [*map(brief, failures(case)), *case.shortfalls, *case.missed]
+    suspected = case.status is not None and VERDICTS[case.status].suspects
+    changes = describe_briefly(case.changes()) if suspected else ""
+    return "; ".join(filter(None, [*failing, changes]))
 
 
 def changes_line(changes: str) -> str:
@@ -202,8 +216,13 @@ def _reports_of_recording(case: Case) -> list[pytest.TestReport]:
     else:
         call.user_properties.extend(properties(case))
     if case.problem:
-        fail(call, case.problem, case.item)
+        fail(call, case.problem, case.item, _brief_problem(case))
     return [_report(case.item, "setup"), call, _report(case.item, "teardown")]
+
+
+def _brief_problem(case: Case) -> str:
+    """Return why a case gave no measurement, without its name."""
+    return case.problem.splitlines()[0].removeprefix(case.label).lstrip(": ")
 
 
 def _place(item: pytest.Item) -> tuple[str, int]:
@@ -280,15 +299,16 @@ def _received(config: pytest.Config, plain: Mapping[str, Any]) -> pytest.TestRep
     return report
 
 
-def failed_report(node_id: str, path: str, text: str, status: Status) -> pytest.TestReport:
+def failed_report(node_id: str, path: str, text: str, status: Status, short: str = "") -> pytest.TestReport:
     """Return a failed report of what is no item here, so that the exit status and JUnit have it too."""
-    name = node_id.partition("::")[2] or node_id
-    return pytest.TestReport(
+    report = pytest.TestReport(
         nodeid=node_id,
-        location=(path, None, name),
+        location=(path, None, node_id.partition("::")[2] or node_id),
         keywords={},
         outcome="failed",
-        longrepr=text,
+        longrepr=None,
         when="call",
         user_properties=[("accel.verdict", status.value)],
     )
+    report.longrepr = FailureText(text, (path, 1), short)  # type: ignore[assignment]
+    return report

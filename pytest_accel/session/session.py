@@ -11,6 +11,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from functools import cache
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,7 +23,7 @@ from pytest_accel.options import SETTINGS, Settings, baselines_root, data_root, 
 from pytest_accel.platforms.catalogue import PlatformName
 from pytest_accel.report.history import SLOW_BEFORE, SLOW_OF
 from pytest_accel.report.terminal import line_text, vanished_text
-from pytest_accel.report.verdicts import VERDICTS, fails, is_resolved
+from pytest_accel.report.verdicts import VERDICTS, fails, is_resolved, word
 from pytest_accel.session.accel import CALL_MEASURE, MEASUREMENT, MEASURING_OFF, SESSION_ID
 from pytest_accel.session.case import Case
 from pytest_accel.session.device import UNFIT, hold_devices, live_progress
@@ -47,7 +48,7 @@ from pytest_accel.session.selection import (
     refuse_shared_ids,
     suite_of,
 )
-from pytest_accel.session.summary import Line, unmet_lines
+from pytest_accel.session.summary import Line, unmet_lines, write_lines
 from pytest_accel.session.worker_process import ItemResult, is_strict_xpass, without_traces
 from pytest_accel.session.workers import Workers, WorkerShape, add_to_pytest_benchmark, shape_of
 from pytest_accel.stats.baseline_quality import platform_prior
@@ -207,7 +208,7 @@ class BenchmarkSession:
             self.conclude(case, reports)
         if case is not None and case.undecided:
             case.pending_reports = reports
-            self.repeats.waiting.append(case)
+            self.repeats.wait(case)
         else:
             self.finisher.log(item, reports, case)
         return True
@@ -245,7 +246,7 @@ class BenchmarkSession:
             found = ItemResult.failed(refusal)
         else:
             same = nextitem if nextitem is not None and self.shape_of(nextitem) == shape else None
-            with live_progress(self.config, item.name) as progress:
+            with live_progress(self.config, item.name, left_s=self.left_s) as progress:
                 found = self.workers.run(
                     item, shape.platform, settings_of(item), progress, fresh=False, nextitem=same
                 )
@@ -261,6 +262,12 @@ class BenchmarkSession:
             add_to_pytest_benchmark(item, case.platform, measured, found)
         self.show_uncaptured(reports)
         return reports
+
+    @property
+    def left_s(self) -> float | None:
+        """What is left of the session, without repeats; None before the first benchmark has ended."""
+        ended = [case.device_time_s for case in self.cases.values() if case.device_time_s]
+        return (len(self.cases) - len(ended)) * fmean(ended) if ended else None
 
     def with_scaling(self, case: Case, measured: Measurement) -> Measurement:
         return with_scaling(case, measured, self.store, self.selection.machine)
@@ -316,7 +323,7 @@ class BenchmarkSession:
             return History(path, lock_timeout_s=_HISTORY_WAIT_S).series(case.key, case.disk_name, _SESSIONS)
         return ()
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    @pytest.hookimpl(wrapper=True, trylast=True)  # repeats come before pytest ends its line of dots
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
         ours = bool(self.cases) or any(self.shape_of(item) for item in session.items)
         with signals_as_interrupts() if ours else nullcontext():
@@ -344,7 +351,10 @@ class BenchmarkSession:
             for node_id in self.vanished:
                 line = ReportLine(text=vanished_text(node_id, arguments), status=Outcome.VANISHED)
                 path = node_id.partition("::")[0]
-                report = failed_report(node_id, path, line_text(node_id, line), Outcome.VANISHED)
+                text, short = line_text(node_id, line), "in the baseline, and not found"
+                report = failed_report(
+                    node_id, path, text, Outcome.VANISHED, f"{word(Outcome.VANISHED)}: {short}"
+                )
                 self.config.hook.pytest_runtest_logreport(report=report)
 
     # --- reporting ------------------------------------------------------------------------------
@@ -417,9 +427,9 @@ class BenchmarkSession:
     @pytest.hookimpl(trylast=True)  # below the table of pytest-benchmark
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self.measured_nothing:
-            terminalreporter.write_line(NOTHING_MEASURED, red=True, bold=True)
+            write_lines(terminalreporter, [(NOTHING_MEASURED, {"red": True, "bold": True})])
         measured = any(case.measurements for case in self.cases.values())
         if self.settings.require or not measured:
             markup = {"red": True} if self.settings.require else {"yellow": True}
-            for line in unmet_lines(self.selection.unmet.values(), measured=measured):
-                terminalreporter.write_line(line, **markup)
+            unmet = unmet_lines(self.selection.unmet.values(), measured=measured)
+            write_lines(terminalreporter, [(line, markup) for line in unmet])

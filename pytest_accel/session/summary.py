@@ -18,8 +18,8 @@ from pytest_accel.options import Settings, baselines_root
 from pytest_accel.platforms.catalogue import PlatformName
 from pytest_accel.report.columns import all_synthetic
 from pytest_accel.report.remedies import naming, remedy
-from pytest_accel.report.terminal import line_text, note
-from pytest_accel.report.verdicts import VERDICTS
+from pytest_accel.report.terminal import fitted, line_text, note
+from pytest_accel.report.verdicts import VERDICTS, doctor_line
 from pytest_accel.session.launcher import LAUNCHER_RANKS
 from pytest_accel.session.references import reference_line
 from pytest_accel.stats.environment import safe_arguments
@@ -27,6 +27,7 @@ from pytest_accel.stats.gate import THROUGHPUT, Outcome
 from pytest_accel.stats.metric_gates import shown_name
 from pytest_accel.stats.quantities import ASSUMED, counted, percent
 from pytest_accel.stats.results import Ending, Result
+from pytest_accel.stats.run import Scalar
 from pytest_accel.storage.baselines import BaselineStore
 
 # Statuses that fail nothing and whose line is printed; those without a baseline are named once, below.
@@ -34,19 +35,35 @@ _EXPLAINED = {
     *(Outcome.INCONCLUSIVE, Outcome.IMPROVED, Outcome.STALE_BASELINE, Outcome.DOES_NOT_FIT, Outcome.VANISHED),
     *(Ending.FAILED, Ending.NOT_GATED),
 }
+_OF_NOISE = ("devices", "cpu", "memory", "load")  # groups of doctor's findings that explain it
 _MOST_REQUIREMENTS = 5
 _MOST_PLATFORMS = 5
 Line = tuple[str, Mapping[str, bool]]  # with its markup
 _YELLOW = {"yellow": True}
 
 
-def summary_lines(config: pytest.Config, settings: Settings, results: Sequence[Result]) -> Iterator[Line]:
+def write_lines(terminal: pytest.TerminalReporter, lines: Iterable[Line]) -> None:
+    """Write lines that fit the terminal; commands are indented, and stay whole to be copied."""
+    for text, markup in lines:
+        for line in [text] if text.startswith("    ") else fitted([text]):
+            terminal.write_line(line, **markup)
+
+
+def summary_lines(
+    config: pytest.Config,
+    settings: Settings,
+    results: Sequence[Result],
+    findings: Sequence[Mapping[str, Scalar]] = (),
+) -> Iterator[Line]:
     measured = [result for result in results if result.runs]
     if measured:
         yield " ".join(_legend(settings, measured)), {}
     for result in results:
         if not result.failed:
             yield from _explained(result)
+    noise = [each for each in findings if each.get("group") in _OF_NOISE]
+    if any(result.status is Outcome.INCONCLUSIVE for result in results) and (why := doctor_line(noise)):
+        yield f"doctor: {why}", _YELLOW
     yield from _notes(results)
     if measured:
         yield from _reference_lines(settings, measured)

@@ -88,6 +88,7 @@ class Workers:
                 if self._group is None:
                     self._group = self._start(shape, settings, progress)
                     self._shape = shape
+                progress.phase("building", None)
                 answer = self._group.run(
                     order, timeout_s=settings.timeout_s, waiting=progress.tick, phase=progress.phase
                 )

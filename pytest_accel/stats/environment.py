@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 from pytest_accel.stats.quantities import clipped, printable
 
@@ -131,6 +131,16 @@ class Change:
     def title(self) -> str:
         return TITLES.get(self.name, self.name.removeprefix(VARIABLE_PREFIX))
 
+    @property
+    def brief(self) -> str:
+        """With versions cut after the part that differs: `torch 2.11 -> 2.12`."""
+        old, new = ((value or "").split(".") for value in (self.old, self.new))
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(old, new, strict=False)))
+        if not (self.old and self.new and self.old[0].isdigit() and self.new[0].isdigit()):
+            return str(self)
+        parts = max(same + 1, 2)
+        return f"{self.title} {_shown('.'.join(old[:parts]))} -> {_shown('.'.join(new[:parts]))}"
+
     def __str__(self) -> str:
         if self.old is None:
             return f"{self.title} {_shown(self.new or '')} appeared"
@@ -161,6 +171,12 @@ def diff_identity(old: Environment, new: Environment) -> tuple[Change, ...]:
 def describe(changes: Iterable[Change]) -> str:
     """Return one line: `cuDNN 9.10 -> 9.19, NCCL 2.27 -> 2.28`; empty when nothing changed."""
     return ", ".join(str(change) for change in sorted(changes, key=_by_likelihood))
+
+
+def describe_briefly(changes: Sequence[Change], most: int = 2) -> str:
+    """Return the most likely causes, versions cut after what differs: `torch 2.11 -> 2.12 and 3 more`."""
+    shown = ", ".join(change.brief for change in sorted(changes, key=_by_likelihood)[:most])
+    return f"{shown} and {len(changes) - most} more" if len(changes) > most else shown
 
 
 def _changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[Change, ...]:

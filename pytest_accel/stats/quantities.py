@@ -63,6 +63,12 @@ def seconds(value: float) -> str:
     return f"{value / 60:.1f} min"
 
 
+def minutes(value: float) -> str:
+    """Return a duration as a clock shows it: `2:41`, `1:02:41`; none below zero."""
+    whole, rest = divmod(max(0, round(value)), 60)
+    return f"{whole}:{rest:02}" if whole < 60 else f"{whole // 60}:{whole % 60:02}:{rest:02}"
+
+
 def si(value: float) -> str:
     """Return a rate with four significant digits and thousands separators: `2,640`, `91,223`, `12.34`."""
     if value == 0 or not math.isfinite(value):

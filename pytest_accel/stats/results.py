@@ -270,15 +270,11 @@ class BenchmarkCost:
     devices: int  # reserved meanwhile; 0 on the CPU
     runs: Sequence[Run] = field(default=())
     decided: bool = True  # whether it came to what it was measured for
+    warming_s: float = 0.0  # compiling too; also of a run that came to nothing
 
     @property
     def device_s(self) -> float:
         return self.held_s * self.devices
-
-    @property
-    def warming_s(self) -> float:
-        """Compiling too: the first step is the first of the warm-up."""
-        return sum(run.warmup_s or 0.0 for run in self.runs)
 
     @property
     def measuring_s(self) -> float:
@@ -286,28 +282,25 @@ class BenchmarkCost:
 
 
 def cost_line(spent: Iterable[BenchmarkCost], noun: str) -> str:
-    """Describe what each `noun` (verdict, recording) cost, where the time went, and which took the most; empty without any.
-
-    What came to none is paid for by the others.
-    """
+    """Describe what each `noun` (verdict, recording) cost, where the time went, and which took the most; empty without any."""
     paid = [each for each in spent if each.held_s > 0]
-    if not paid:
+    decided = [each for each in paid if each.decided]
+    if not decided:
         return ""
-    held_s, device_s = sum(each.held_s for each in paid), sum(each.device_s for each in paid)
-    decided = sum(each.decided for each in paid)
+    without, held_s = [each for each in paid if not each.decided], sum(each.held_s for each in paid)
+    device_s, of_decided_s = sum(each.device_s for each in paid), sum(each.held_s for each in decided)
+    each_s = f", {seconds(of_decided_s / len(decided))} each" if len(decided) > 1 else ""
+    found = f"{counted(len(decided), noun)} took {seconds(of_decided_s)}{each_s}"
+    if without:
+        of_others = seconds(held_s - of_decided_s)
+        found += f"; {counted(len(without), 'benchmark')} without a {noun} took {of_others}"
+    if device_s:
+        found += f"; {device_s:,.0f} device-seconds in all"
     measuring = sum(each.measuring_s for each in paid) / held_s
     warming = sum(each.warming_s for each in paid) / held_s
-    without = f"{counted(len(paid) - decided, 'benchmark')} without a {noun}" if decided < len(paid) else ""
-    what = " and ".join(filter(None, [counted(decided, noun) if decided else "", without]))
-    total = [
-        seconds(held_s),
-        f"{seconds(held_s / decided)} each" if decided > 1 else "",
-        f"{device_s:,.0f} device-seconds" if device_s else "",
-    ]
     costliest = max(paid, key=lambda each: each.held_s)
-    most = f"; the most for {costliest.name}, {seconds(costliest.held_s)}" if len(paid) > 1 else ""
+    most = f". {costliest.name} took the most, {seconds(costliest.held_s)}" if len(paid) > 1 else ""
     return (
-        f"note: {what} in {', '.join(filter(None, total))}: {percent(measuring, 0)} measuring, "
-        f"{percent(warming, 0)} compiling and warming up, {percent(max(0.0, 1 - measuring - warming), 0)} starting, "
-        f"building and checking{most}"
+        f"note: {found}. Measuring {percent(measuring, 0)}, compiling and warming up {percent(warming, 0)}, "
+        f"starting, building and checking {percent(max(0.0, 1 - measuring - warming), 0)}{most}"
     )

@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
+from unittest import mock
 
 import pytest_accel
 from pytest_accel import cli, fixtures, hookspecs, options
@@ -536,9 +537,9 @@ PAGES: dict[str, Callable[[], str]] = {
 }
 
 
+@mock.patch.dict(os.environ, COLUMNS="100")  # of argparse and of tables
 def pages() -> dict[Path, str]:
     """Return every generated page, every page with a generated part, and the picture of the README, by their paths."""
-    os.environ["COLUMNS"] = "100"  # of argparse
     made = {name: make() for name, make in PAGES.items()}
     rows = [
         (f"[{text.removeprefix('# ').partition(chr(10))[0]}]({name})", text.split("\n\n")[1])

@@ -107,7 +107,7 @@ class Template:
 
 def environment() -> dict[str, str]:
     """The environment of a project of its own: these tests may run in somebody's CI."""
-    ours = ("PYTEST_ACCEL_", "GITHUB_", "CI_", "PYTEST_ADDOPTS")
+    ours = ("PYTEST_ACCEL_", "GITHUB_", "CI_", "PYTEST_ADDOPTS", "COLUMNS")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     return {**kept, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 

@@ -44,7 +44,7 @@ def test_real_data_is_used_and_three_rates_are_reported(fed):
     )
     assert metrics["loader_step_s"] > 0
     assert set(info["gates"]) == {"loader_efficiency"}
-    result.stdout.fnmatch_lines(["benchmark*data*loader*compute*bound by*loader eff*", "test_step*cifar100*"])
+    result.stdout.fnmatch_lines(["benchmark*data*bound by*loader eff*loader*compute*", "test_step*cifar100*"])
 
 
 def test_loader_workers_without_data_move_synthetic_bytes(fed):
@@ -180,7 +180,7 @@ class TestConvergence:
         assert metrics["accuracy"] > 0.2
         assert {"first_epoch_s", "epoch_s", "time_to_target_s"} <= set(metrics)
         assert bench.accel_info()["gates"]["accuracy"] == 0.02
-        result.stdout.fnmatch_lines(["benchmark*first epoch*epoch*accuracy*to target*"])
+        result.stdout.fnmatch_lines(["benchmark*accuracy*to target*epoch*first epoch*"])
 
 
 def test_batch_of_a_sweep_that_does_not_fit_is_no_failure(bench):

@@ -41,8 +41,8 @@ def test_batch_that_does_not_fit_is_an_outcome_of_its_own(sweep):
     result.stdout.re_match_lines(
         [
             r".*::test_step\[4096\] DOES-NOT-FIT \(resnet50: ",
-            r"^test_step\[1\] .* NO-BASELINE$",
-            r"^test_step\[4096\] +cpu +DOES-NOT-FIT$",
+            r"^test_step\[1\] +NO-BASELINE ",
+            r"^test_step\[4096\] +DOES-NOT-FIT .*cpu *$",
             r"^DOES-NOT-FIT  test_step\[4096\] \(cpu\): resnet50: a batch of 4096 did not fit in the memory of cpu$",
             r".*1 no baseline, 1 does not fit",
         ]
@@ -83,7 +83,7 @@ class TestUsedToFit:
                     "fit in the memory of cpu; its baseline peaked at 61.2 GiB"
                 ),
                 "*since the baseline*",
-                "test_step[[]4096[]] * REGRESSED does not fit",
+                "test_step[[]4096[]] * REGRESSED does not fit *",
             ]
         )
         case = stored.testcase("test_step[4096]")
@@ -149,7 +149,7 @@ class TestRecording:
         result.stdout.re_match_lines(
             [
                 r".*::test_step\[4096\] DOES-NOT-FIT",
-                r"^test_step\[4096\] +cpu +DOES-NOT-FIT$",
+                r"^test_step\[4096\] +DOES-NOT-FIT .*cpu *$",
                 r"^DOES-NOT-FIT  test_step\[4096\] \(cpu\): resnet50: ",
             ]
         )
@@ -193,7 +193,7 @@ def test_step(accel, rank, process_group):
         result.stdout.re_match_lines(
             [
                 r".*::test_step DOES-NOT-FIT",
-                r"^test_step +cpux2 +DOES-NOT-FIT$",
+                r"^test_step +DOES-NOT-FIT +cpux2$",
                 r"^DOES-NOT-FIT  test_step \(cpux2\): rank 1 of 2: resnet50: a batch of 4096 did not fit",
             ]
         )

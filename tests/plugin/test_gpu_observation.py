@@ -137,7 +137,7 @@ def test_log_names_the_holder_and_the_wait_is_no_cost_of_a_verdict(measured, hel
     assert sum("waiting for" in line for line in lines) == 1
     assert any("1 no baseline" in line for line in lines)
     (cost_s,) = (
-        parse_seconds(line.split(" in ")[1].split(",")[0]) for line in lines if "device-seconds" in line
+        parse_seconds(line.split(" took ")[1].split(";")[0]) for line in lines if "device-seconds" in line
     )
     session_s = json.loads((pytester.path / "a.json").read_text())["duration_s"]
     assert session_s - cost_s > 1.5  # only the session has the two seconds in it

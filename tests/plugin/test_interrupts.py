@@ -178,15 +178,13 @@ def test_repeat_that_goes_wrong_is_a_failure_that_says_how(bench):
     result = bench.run("--junitxml=out.xml")
     result.assert_outcomes(failed=5)
     messages = [bench.testcase(name).find("failure").get("message") for name in names]
-    assert messages[0].startswith("test_killed (cpu): a fresh process gave no measurement: ")
+    assert messages[0].startswith("a fresh process gave no measurement: ")
     assert "SIGKILL" in messages[0]
     assert "gave no measurement" in messages[1]
     assert "exit status 3" in messages[1]
-    assert messages[2].startswith(
-        "test_raises (cpu) failed in a fresh process: RuntimeError: only the second"
-    )
+    assert messages[2] == "failed in a fresh process: RuntimeError: only the second time"
     assert "no memory left" in messages[3]
-    assert messages[4].startswith("REGRESSED")
+    assert "slower (at least" in messages[4]
 
 
 def test_hanging_worker_is_stopped_at_the_deadline_with_its_stack(bench, monkeypatch):

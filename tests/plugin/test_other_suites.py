@@ -176,7 +176,7 @@ def test_their_fixture_that_wraps_ours_is_still_a_benchmark(bench):
     bench.benchmarks("test_step")
     result = bench.run()
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["test_step * NO-BASELINE"])
+    result.stdout.fnmatch_lines(["test_step * NO-BASELINE *"])
 
 
 def test_parameter_named_accel_is_theirs(bench):

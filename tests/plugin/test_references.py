@@ -92,7 +92,7 @@ def test_throughput_below_the_figure_of_this_platform_fails(published):
     )
     result.stdout.no_fnmatch_line("*below*study/much/gh200*")  # another machine's
     (failure,) = bench.testcase("test_step[much]").findall("failure")
-    assert failure.get("message").startswith("FAILED")
+    assert "below" in failure.get("message")
     measured = read_results(bench.path("r.json")).results[1]
     assert measured.failed
     assert "below" in measured.text
@@ -126,7 +126,7 @@ def test_expectations_are_always_gated_in_every_output(bench):
     expect(bench, **EXPECTED)
     result = bench.run("--accel-json=r.json", "--accel-report=r.md")
     result.assert_outcomes(failed=3, passed=2)
-    result.stdout.re_match_lines([r"^test_low .* FAILED$"])
+    result.stdout.re_match_lines([r"^test_low +FAILED "])
     result.stdout.fnmatch_lines(["note: pyproject.toml expects something of '[*]::test_gone'*"])
     results = {each.name: each for each in read_results(bench.path("r.json")).results}
     assert {name for name in names if results[name].failed} == {"test_low", "test_high", "test_unit"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from pytest_accel.stats.environment import fingerprint
@@ -123,11 +125,13 @@ def test_regression_is_one_line_without_traceback_and_the_same_in_junit(night, s
     assert sum(line.startswith("REGRESSED  test_slower") for line in night.outlines) == 1
     night.stdout.no_fnmatch_line("*Traceback*")
     night.stdout.no_re_match_line(r".*test_suite\.py:\d+")
-    night.stdout.fnmatch_lines(["FAILED test_suite.py::test_slower - REGRESSED  test_slower*"])
+    night.stdout.re_match_lines([r"^FAILED test_suite\.py::test_slower - \d+\.\d % slower \(at least"])
     assert shared.junit().find("testsuite").get("failures") == "2"
     case = shared.testcase("test_slower")
     (failure,) = case.findall("failure")
-    assert failure.get("message").startswith("REGRESSED  test_slower (cpu): ")
+    short = r"\d+\.\d % slower \(at least \d+\.\d %\); torch 2\.9 -> 2\.\d+, Python 3\.11\.0 -> "
+    assert re.match(short, failure.get("message"))
+    assert failure.text.startswith("REGRESSED  test_slower (cpu): ")
     assert "changed since the baseline" in failure.text
     properties = {each.get("name"): each.get("value") for each in case.iter("property")}
     assert len(properties) == len(list(case.iter("property")))
@@ -150,7 +154,7 @@ def test_regression_is_confirmed_in_another_process(night, shared):
 def test_tolerance_that_is_no_gate_is_not_called_ok(night, shared):
     night.stdout.re_match_lines(
         [
-            r"^test_wide .* NOT-GATED \d+\.\d % \S+$",
+            r"^test_wide +NOT-GATED \d+\.\d % \S+ ",
             (
                 r"^NOT-GATED  test_wide \(cpu\): \d+\.\d % \S+ \(tolerance 99\.0 %, which is no gate\), \d runs?, "
                 r"run-to-run noise \d+\.\d %: (quieten the machine \(pytest-accel doctor\), and )?tolerate 20 % or less$"
@@ -180,7 +184,7 @@ def test_improvement_asks_for_a_new_baseline(night, shared):
     assert len(shared.processes("test_faster")) == 2
     night.stdout.re_match_lines(
         [
-            r"^test_faster .* improved \S+ % faster$",
+            r"^test_faster +improved \S+ % faster ",
             (
                 r"^improved  test_faster \(cpu\): \S+ % faster \(at least .* faster; tolerance 5\.0 %\), 2 runs: "
                 r"refresh the baseline with --accel-update"
@@ -192,7 +196,6 @@ def test_improvement_asks_for_a_new_baseline(night, shared):
 def test_open_benchmarks_take_turns_in_new_processes_and_stay_inconclusive(night, shared):
     for name in OPEN:
         assert len(shared.processes(name)) == len(set(shared.processes(name))) == 3
-    night.stdout.fnmatch_lines([f"{name}: run {run} of 3 *" for run in (2, 3) for name in OPEN])
     night.stdout.re_match_lines(
         [
             r"^INCONCLUSIVE  test_open \(cpu\): .* \(.* to .*; tolerance 10\.0 %\), 3 runs; noise ",
@@ -373,7 +376,7 @@ def test_loss_since_the_anchor_fails_where_the_baseline_followed(steady):
     result.stdout.fnmatch_lines(
         [
             "REGRESSED  test_step (cpu) since the anchor: 10.0 % slower (at least * %; tolerance 7.5 %), 2 runs vs 3 *",
-            "test_step * REGRESSED since the anchor 10.0 % slower",
+            "test_step * REGRESSED since the anchor 10.0 % slower *",
         ]
     )
     (found,) = steady.json()["results"]
@@ -422,8 +425,8 @@ def test_loss_of_all_benchmarks_is_one_failure_of_the_platform(bench):
             "REGRESSED  *: 8 of 8 benchmarks slower together, by 9.* % (at least 8.* %; tolerance 5.0 %): check the machine *",
             "nothing in the recorded environment changed since the baseline",
             "Each benchmark was judged on what it lost beside that.",
-            "test_step0 * ok 0.* % * than the platform",
-            "FAILED cpu-* - REGRESSED*",
+            "test_step0 * ok 0.* % * than the platform *",
+            "FAILED cpu-* - 9.* % slower (at least 8.* %)*",
         ]
     )
     assert sum(line.startswith("REGRESSED") and "slower together" in line for line in result.outlines) == 1

@@ -26,10 +26,12 @@ from pytest_accel.report.verdicts import (
     VERDICTS,
     deciding,
     docs_link,
+    doctor_line,
     finding_subject,
     headline_of,
     in_order,
     needs_attention,
+    pressing_findings,
     rank,
     shown_status,
 )
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
 SCRIPTS = ("dom.js", "theme.js", "plotly.js", "figures.js", "details.js", "table.js", "start.js")
 FAILURES_SHOWN = 6  # the others unfold
 DRAWN_ROUNDS = 150_000  # of all runs together, a megabyte: mail, CI artifacts and phones take 6
-_NAMES_SHOWN = _FINDINGS_SHOWN = 3
+_NAMES_SHOWN = 3
 _CHANGES_SHOWN = 8
 _COMMAND_NAMES = 20  # longer commands are not copied
 _LEVELS = {"problem": ("bad", "bang"), "warning": ("warn", "bang"), "ok": ("good", "check")}
@@ -208,9 +210,7 @@ def _context(session: SessionResults) -> dict[str, object]:
     failures = in_order(session.failures)
     concerned = failures or [each for each in session.results if each.status is Outcome.INCONCLUSIVE]
     counts = Counter(map(shown_status, session.results))
-    pressing = [
-        each for level in ("problem", "warning") for each in session.findings if each.get("level") == level
-    ]
+    pressing = pressing_findings(session.findings)
     calm = [each for each in session.findings if each not in pressing]
     known = sum(each.get("known", True) is not False for each in calm)
     position = {id(result): index for index, result in enumerate(session.results)}
@@ -232,7 +232,7 @@ def _context(session: SessionResults) -> dict[str, object]:
         ],
         "suspects": _changes(concerned, _CHANGES_SHOWN),
         "unchanged": any(result.runs and result.baseline for result in concerned),
-        "doctor_line": _doctor_line(pressing) if concerned else "",
+        "doctor_line": doctor_line(session.findings) if concerned else "",
         "attention": _attention(session),
         "all_changes": _changes(session.results),
         "was_compared": any(result.baseline for result in session.results),
@@ -253,12 +253,6 @@ def _changes(results: Sequence[Result], most: int | None = None) -> dict[str, ob
     counts = Counter(change for result in compared for change in result.changes)
     shown = list(counts.items())[:most]
     return {"changes": shown, "of": len(compared), "more": len(counts) - len(shown)}
-
-
-def _doctor_line(pressing: Sequence[Mapping[str, Scalar]]) -> str:
-    lines = [f"{finding_subject(each)}: {each.get('text') or ''}" for each in pressing]
-    more = f"; and {len(lines) - _FINDINGS_SHOWN} more" if len(lines) > _FINDINGS_SHOWN else ""
-    return "; ".join(lines[:_FINDINGS_SHOWN]) + more
 
 
 def _attention(session: SessionResults) -> list[dict[str, object]]:

@@ -29,7 +29,7 @@ LONGEST_TEXT = 4000  # characters of a traceback's end; pytest's own output has 
 _WIDTH_IN_TOLERANCES = 3.0  # of the picture of a change, to either side
 _PERCENTAGES = re.compile(r"(^|_)(mfu|accuracy|share|efficiency|felt)$")
 _TITLES = {"mfu": "MFU", "tflops": "TFLOP/s"}
-_IN_THE_ROW = frozenset({"data", "throughput", "unit"})  # not repeated among the metrics
+_IN_THE_ROW = frozenset({"data", "platform", "throughput", "unit"})  # not repeated among the metrics
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,9 +41,9 @@ class TestShow:
     def test_runs_noise_resolution_and_ledger(self, command):
         text = command("show")
         rows = {line.split()[0]: line.split() for line in text.splitlines() if line.startswith("test_")}
-        assert rows["test_cnn[resnet50]"][1:3] == ["5", "1"]
+        assert rows["test_cnn[resnet50]"][1].startswith("provisional")
         assert "3.0 %" in " ".join(rows["test_cnn[resnet50]"])
-        assert "provisional: 2 runs of 5, 1 session of 3" in " ".join(rows["test_gpt[117m]"])
+        assert "provisional: fewer than 5 runs or 3 sessions" in text
         assert "environment" in text
         assert "device NVIDIA H200" in text
         assert "ledger 2026-01-31T09:30:00+00:00 record 5 runs, session s1: first (1 benchmark)" in text
@@ -51,7 +51,7 @@ class TestShow:
     def test_a_tolerance_that_the_noise_cannot_hold_is_said(self, command):
         baseline(Path("baselines"), "t.py::noisy", stored=runs(noise=0.05))
         row = next(line for line in command("show").splitlines() if line.startswith("noisy"))
-        assert "too noisy for its tolerance" in row
+        assert row.split()[1:4] == ["provisional,", "too", "noisy"]
 
     def test_enough_runs_of_enough_sessions_are_ok(self, command):
         for session in ("s2", "s3"):
@@ -59,8 +59,7 @@ class TestShow:
         row = next(
             line for line in command("show", "h200", "-k", "cnn").splitlines() if line.startswith("test_cnn")
         )
-        assert row.split()[1:3] == ["7", "3"]
-        assert "provisional" not in row
+        assert row.split()[1] == "ok"
 
     def test_platform_by_its_beginning(self, command):
         for path in Path("baselines/h200").iterdir():
@@ -125,7 +124,7 @@ class TestEdit:
         assert "Nothing was changed. Write it with --reason" in command(*arguments)
         assert "anchor set to its" in command(*arguments, "--reason", "release 1.4")
         assert stored()[KEY].anchor == stored()[KEY].runs
-        assert "anchor of 5 runs" in command("show")
+        assert "anchor runs" in command("show")
         assert command(*arguments, "--reason", "x") == "There is nothing to change.\n"
 
     @pytest.mark.parametrize(

@@ -157,7 +157,9 @@ def test_table_is_aligned(columns, rows, lines):
 
 
 def test_markup_belongs_to_its_cell():
-    header, row = padded_rows([Column(title="verdict")], [[Cell(text="REGRESSED", markup={"red": True})]])
+    (header, row), _ = padded_rows(
+        [Column(title="verdict")], [[Cell(text="REGRESSED", markup={"red": True})]]
+    )
     assert header == [Cell(text="verdict", markup={"bold": True})]
     assert row == [Cell(text="REGRESSED", markup={"red": True})]
 
@@ -166,6 +168,7 @@ class Terminal:
     fullwidth = 80
     width_of_current_line = 20
     hasmarkup = True
+    _current_line = ""
 
     def __init__(self) -> None:
         self.written: list[str] = []
@@ -199,21 +202,49 @@ def progress(terminal, clock):
 
 
 def test_phase_counts_down_or_up_and_is_erased_at_the_end(progress, terminal, clock):
-    progress.phase("warming up", None)
-    clock.now += 12
+    progress.phase("compiling", None)
+    assert terminal.shown == " test_gpt: compiling"
+    clock.now += 161
     progress.tick()
-    assert terminal.shown == " test_gpt: warming up, 12 s so far"
+    assert terminal.shown == " test_gpt: compiling, 2:41"
     progress.phase("measuring", 5.0)
-    assert terminal.shown == " test_gpt: measuring, about 5 s left"
+    assert terminal.shown == " test_gpt: measuring, 0:05 left"
     clock.now += 2
     progress.tick()
-    assert "about 3 s left" in terminal.shown
+    assert terminal.shown == " test_gpt: measuring, 0:03 left"
     clock.now += 60
     progress.tick()
-    assert "left" in terminal.shown
-    assert "-" not in terminal.shown
+    assert terminal.shown == " test_gpt: measuring, 0:00 left"
     progress.close()
     assert terminal.shown == ""
+    assert progress.spent_s["compiling"] == 161
+
+
+def test_what_is_left_of_the_session_goes_first_where_room_is_short(terminal, clock):
+    progress = Progress("test_gpt_with_a_long_name[800m]", terminal, clock=lambda: clock.now, left_s=3725)
+    terminal.width_of_current_line = 0
+    progress.phase("compiling", None)
+    assert terminal.shown == " test_gpt_with_a_long_name[800m]: compiling; about 1:02:05 left of the session"
+    terminal.width_of_current_line = 20
+    progress.phase("compiling", None)
+    assert terminal.shown == " test_gpt_with_a_long_name[800m]: compiling"
+    terminal.width_of_current_line = 48
+    progress.phase("compiling", None)
+    assert terminal.shown == " test_gpt_wit…[800m]: compiling"
+    terminal.width_of_current_line = 0
+    clock.now += 3800
+    progress.tick()
+    assert terminal.shown == " test_gpt_with_a_long_name[800m]: compiling, 1:03:20"
+
+
+def test_log_has_a_line_every_half_minute(clock):
+    lines = []
+    progress = Progress("test_gpt", None, clock=lambda: clock.now, log=lines.append)
+    progress.phase("compiling", None)
+    for _ in range(161):
+        clock.now += 1
+        progress.tick()
+    assert lines == [f"test_gpt: compiling, {at}" for at in ("0:30", "1:00", "1:30", "2:00", "2:30")]
 
 
 def test_ticks_are_rare_however_often_they_come(progress, terminal, clock):

@@ -19,8 +19,9 @@ from tests.support.stored import baseline, runs
 
 def silence(monkeypatch):
     progress = SimpleNamespace(phase=lambda text, remaining_s: None)
-    monkeypatch.setattr(repeats, "live_progress", lambda config, label: nullcontext(progress))
-    monkeypatch.setattr(repeats, "write_log", lambda config, text: None)
+    monkeypatch.setattr(repeats, "live_progress", lambda config, label, left_s: nullcontext(progress))
+    monkeypatch.setattr(Repeats, "begin_line", lambda self, case: None)
+    monkeypatch.setattr(repeats.Case, "timing_devices", lambda self: nullcontext())
 
 
 class Open:
@@ -29,6 +30,7 @@ class Open:
     platform = SimpleNamespace(devices=1)
     problem = skipped = unfit = None
     may_be_replaced = True
+    timing_devices = nullcontext
     outcome = Outcome.INCONCLUSIVE
 
     def __init__(self, name, run_s, relative_loss):

@@ -130,11 +130,11 @@ RUN = Run(session="s", rounds_s=(0.1, 0.3), steps_per_round=10, warmup_s=6.0)
 
 
 def test_where_the_time_went():
-    spent = BenchmarkCost(name="test_gpt (h200)", held_s=40.0, devices=1, runs=[RUN, RUN])
+    spent = BenchmarkCost(name="test_gpt (h200)", held_s=40.0, warming_s=12.0, devices=1, runs=[RUN, RUN])
     assert (spent.measuring_s, spent.warming_s, spent.device_s) == (8.0, 12.0, 40.0)
     assert cost_line([spent], "verdict") == (
-        "note: 1 verdict in 40 s, 40 device-seconds: 20 % measuring, 30 % compiling and warming up, "
-        "50 % starting, building and checking"
+        "note: 1 verdict took 40 s; 40 device-seconds in all. Measuring 20 %, compiling and warming up 30 %, "
+        "starting, building and checking 50 %"
     )
 
 
@@ -142,19 +142,25 @@ def test_four_devices_are_held_together_and_the_dearest_is_named():
     few = BenchmarkCost(name="test_cnn (a100)", held_s=10.0, devices=1)
     many = BenchmarkCost(name="test_ddp (a100x4)", held_s=50.0, devices=4)
     line = cost_line([few, many], "verdict")
-    assert line.startswith("note: 2 verdicts in 60 s, 30 s each, 210 device-seconds: ")
-    assert line.endswith("; the most for test_ddp (a100x4), 50 s")
+    assert line.startswith("note: 2 verdicts took 60 s, 30 s each; 210 device-seconds in all. ")
+    assert line.endswith(". test_ddp (a100x4) took the most, 50 s")
 
 
-def test_what_came_to_no_verdict_is_paid_for_by_the_others():
+def test_what_came_to_no_verdict_is_counted_apart():
     hung = BenchmarkCost(name="test_hung (a100x4)", held_s=600.0, devices=4, decided=False)
     line = cost_line(
         [BenchmarkCost(name="test_cnn (a100)", held_s=20.0, devices=1, runs=[RUN]), hung], "verdict"
     )
     assert line.startswith(
-        "note: 1 verdict and 1 benchmark without a verdict in 10.3 min, 2,420 device-seconds: "
+        "note: 1 verdict took 20 s; 1 benchmark without a verdict took 10.0 min; 2,420 device-seconds in all. "
     )
-    assert cost_line([hung], "verdict").startswith("note: 1 benchmark without a verdict in 10.0 min, ")
+    assert cost_line([hung], "verdict") == ""
+
+
+def test_interrupted_compilation_counts_as_compilation():
+    ok = BenchmarkCost(name="test_cnn (a100)", held_s=20.0, warming_s=6.0, devices=1, runs=[RUN])
+    interrupted = BenchmarkCost(name="test_gpt (a100)", held_s=80.0, warming_s=64.0, devices=1, decided=False)
+    assert "compiling and warming up 70 %" in cost_line([ok, interrupted], "verdict")
 
 
 def test_a_host_alone_has_no_device_seconds():
@@ -181,7 +187,7 @@ def test_nothing_is_said_of_nothing(spent):
     )
 )
 def test_the_shares_are_all_there_is(spent):
-    shares = [int(each) for each in re.findall(r"(\d+) % ", cost_line(spent, "verdict"))]
+    shares = [int(each) for each in re.findall(r"(\d+) %", cost_line(spent, "verdict"))]
     assert len(shares) == 3
     assert abs(sum(shares) - 100) <= 1.5  # each rounded
 

@@ -1,0 +1,249 @@
+"""What a terminal shows, on a real one of 80, 120 and 200 columns; progress, dots and repeats."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+
+from pytest_accel.session.outputs import Outputs
+from tests.plugin.conftest import LONG_S, PLUGINS, QUICK, environment
+
+WIDTHS = (80, 120, 200)
+REPOSITORY = Path(__file__).parents[2]
+LONG = "test_step[a-configuration-that-takes-more-than-half-of-80-columns]"
+CLI = "import sys; from pytest_accel.cli import main; sys.exit(main(sys.argv[1:]))"
+_LIVE = re.compile(r"\x1b7.*?\x1b8", re.DOTALL)  # the live line, erased again
+_COLOUR = re.compile(r"\x1b\[[0-9;]*[mK]")
+
+
+def on_terminal(folder: Path, columns: int, *command: str) -> str:
+    """Return what a program writes on a pseudo-terminal of so many columns."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    variables = {name: value for name, value in environment().items() if name != "CI"}
+    with subprocess.Popen(
+        [sys.executable, *command], cwd=folder, env=variables, stdin=theirs, stdout=theirs, stderr=theirs
+    ) as process:
+        os.close(theirs)
+        written = bytearray()
+        while chunk := _read(ours):
+            written += chunk
+        process.wait(LONG_S)
+    os.close(ours)
+    return written.decode()
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 2**16)
+    except OSError:  # the other end is closed
+        return b""
+
+
+def lines(written: str) -> list[str]:
+    """Return what stays on the screen."""
+    plain = _COLOUR.sub("", _LIVE.sub("", written)).replace("\r\n", "\n")
+    return [line.rpartition("\r")[2] for line in plain.split("\n")]
+
+
+def too_wide(shown: list[str], columns: int) -> list[str]:
+    """Return lines that wrap, but for the command to copy and lines of pytest and pytest-benchmark."""
+    own = [
+        line
+        for line in shown
+        if " -m pytest " not in line and not line.startswith(("benchmark: ", "FAILED test"))
+    ]
+    return [line for line in own if len(line) > columns]
+
+
+@pytest.fixture(scope="module")
+def project(shared):
+    shared.write(
+        """
+        @pytest.mark.parametrize("size", ["800m", "a-configuration-that-takes-more-than-half-of-80-columns"])
+        def test_step(accel, size):
+            measure(accel)
+
+        def test_slower(accel):
+            measure(accel)
+        """
+    )
+    shared.baseline(**{"test_slower": shared.FASTER, LONG: shared.SAME})
+    return shared
+
+
+@pytest.fixture(scope="module")
+def screens(project):
+    """A session at each width; it leaves a history."""
+    command = ("-m", "pytest", *PLUGINS, *QUICK, "--accel-repeats=1", "--accel-inconclusive=fail")
+    return {columns: on_terminal(project.folder, columns, *command) for columns in WIDTHS}
+
+
+@pytest.mark.parametrize("columns", WIDTHS)
+def test_session_fits_the_terminal(screens, columns):
+    shown = lines(screens[columns])
+    assert too_wide(shown, columns) == []
+    (header,) = [line for line in shown if line.startswith("benchmark  ")]
+    assert header.split()[:2] == ["benchmark", "verdict"]
+    rows = shown[shown.index(header) + 1 :][:3]
+    assert all(re.match(r"test_\S+  +\S+", row) for row in rows)
+    left_out = [line for line in shown if line.startswith("No room for: ")]
+    assert len(left_out) == (columns < 200)
+    assert ("warm-up" in header) == (columns == 200)
+
+
+def test_progress_names_benchmark_and_phase(screens):
+    for phase in ("starting a process", "building", "first step", "warming up", "measuring, 0:00 left"):
+        assert f" test_step[800m]: {phase}" in screens[200]
+    assert re.search(r" test_slower: first step; about 0:\d\d left of the session", screens[200])
+
+
+@pytest.mark.parametrize("columns", WIDTHS)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("baseline", "show", "--baselines", str(REPOSITORY / "baselines")),
+        ("compare", "h200", str(REPOSITORY / "baselines/h200"), "--baselines", str(REPOSITORY / "baselines")),
+        ("history",),
+        ("history", "test_step[800m]"),
+        ("doctor",),
+    ],
+    ids=lambda arguments: " ".join(arguments[:2]),
+)
+def test_command_fits_the_terminal(screens, project, columns, arguments):
+    shown = lines(on_terminal(project.folder, columns, "-c", CLI, *arguments))
+    assert shown
+    assert too_wide(shown, columns) == []
+
+
+def test_file_has_all_columns_unless_a_variable_says_otherwise(project):
+    command = [sys.executable, "-c", CLI, "baseline", "show", "--baselines", str(REPOSITORY / "baselines")]
+    for variables, is_narrow in (({}, False), ({"COLUMNS": "80"}, True)):
+        found = subprocess.run(
+            command, cwd=project.folder, env={**environment(), **variables},
+            capture_output=True, text=True, check=True, timeout=LONG_S,
+        ).stdout.splitlines()  # fmt: skip
+        assert any(len(line) > 80 for line in found) != is_narrow
+        assert any("No room for" in line for line in found) == is_narrow
+
+
+# --- dots, repeats, and what belongs to a verdict -----------------------------------------------------
+
+
+def test_dots_are_in_order_and_repeats_have_a_line_of_their_own(bench):
+    bench.benchmarks("test_open", "test_quick", "test_slow")
+    bench.baseline(test_open=bench.FASTER, test_slow=bench.FASTER)
+    result = bench.run("--accel-repeats=2")
+    at = result.outlines.index(next(line for line in result.outlines if line.startswith("test_suite.py ")))
+    assert result.outlines[at].split()[1] == "rnr"
+    assert re.match(r"repeats FF +\[100%\]$", result.outlines[at + 1])
+
+
+def test_repeats_in_verbose_output_are_named(bench):
+    bench.benchmarks("test_slow")
+    bench.baseline(test_slow=bench.FASTER)
+    result = bench.run("-v", "--accel-repeats=2")
+    result.stdout.fnmatch_lines(
+        ["test_suite.py::test_slow REPEATED BELOW*", "test_suite.py::test_slow FAILED*"]
+    )
+    assert not any(line.startswith("repeats ") for line in result.outlines)
+
+
+FINDINGS = (
+    {"group": "load", "subject": "other work", "level": "problem", "text": "54 % busy", "of": ""},
+    {"group": "disk", "subject": "temporary", "level": "warning", "text": "full", "of": ""},
+)
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_doctor_is_asked_where_a_verdict_is_inconclusive(bench, monkeypatch, is_open):
+    asked = []
+
+    def examine(outputs):
+        asked.append(1)
+        outputs.findings = FINDINGS
+
+    monkeypatch.setattr(Outputs, "examine", examine)
+    bench.benchmarks("test_step")
+    bench.baseline(test_step=bench.APART if is_open else bench.SAME)
+    result = bench.run("--accel-repeats=1", *([] if is_open else [bench.TOLERANT]))
+    assert len(asked) == is_open
+    shown = [line for line in result.outlines if line.startswith("doctor: ")]
+    assert shown == (["doctor: other work: 54 % busy"] if is_open else [])
+
+
+@pytest.mark.parametrize(
+    "place", ["def process_group():", "def early():", "def late(accel):"], ids=["group", "early", "late"]
+)
+def test_benchmark_that_failed_before_measuring_brings_no_warning(bench, place):
+    bench.pytester.makeconftest(f"import pytest\n\n@pytest.fixture\n{place}\n    raise OSError('no')\n")
+    name = place.split()[1].partition("(")[0]
+    bench.write(f"def test_step({name}, accel):\n    measure(accel)\n")
+    result = bench.run()
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.no_fnmatch_line("*PytestBenchmarkWarning*")
+    result.stdout.no_fnmatch_line("note: * took *")
+
+
+def test_interrupted_compilation_counts_as_compilation(bench):
+    bench.write(
+        """
+        def test_first(accel):
+            measure(accel)
+
+        def test_interrupted(accel):
+            def step():
+                time.sleep(2)
+                raise KeyboardInterrupt
+
+            measure(accel, step)
+        """
+    )
+    result = bench.run_apart()  # pytester would raise the interrupt here
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    (line,) = [line for line in result.outlines if line.startswith("note: 1 verdict took ")]
+    share = re.search(r"compiling and warming up (\d+) %", line)
+    assert int(share[1]) > 50
+
+
+# --- the table of pytest-benchmark --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_shown"),
+    [
+        ([], False),
+        (["--benchmark-columns=min,max"], True),
+        (["--benchmark-sort=name"], True),
+        (["-vv"], True),
+    ],
+    ids=("no option", "columns", "sort", "-vv"),
+)
+def test_table_of_pytest_benchmark_has_our_benchmarks_only_on_request(bench, arguments, is_shown):
+    bench.write(
+        """
+        def test_ours(accel):
+            measure(accel)
+
+        def test_plain(benchmark):
+            benchmark.pedantic(lambda: None, rounds=2)
+        """
+    )
+    bench.path("test_suite.py").write_text(
+        bench.path("test_suite.py").read_text().replace("pytestmark = pytest.mark.cpu\n", "")
+        .replace("def test_ours", "@pytest.mark.cpu\ndef test_ours")
+    )  # fmt: skip
+    result = bench.run("--benchmark-json=out.json", *arguments)
+    begin = next(at for at, line in enumerate(result.outlines) if re.match(r"-+ benchmark: ", line))
+    names = [line.split()[0] for line in result.outlines[begin:] if re.match(r"test_\w+ +[\d.,]+ ", line)]
+    assert sorted(names) == (["test_ours", "test_plain"] if is_shown else ["test_plain"])
+    assert len(bench.json()["benchmarks"]) == 2

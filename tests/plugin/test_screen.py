@@ -20,7 +20,6 @@ from tests.plugin.conftest import LONG_S, PLUGINS, QUICK, environment
 WIDTHS = (80, 120, 200)
 REPOSITORY = Path(__file__).parents[2]
 LONG = "test_step[a-configuration-that-takes-more-than-half-of-80-columns]"
-CLI = "import sys; from pytest_accel.cli import main; sys.exit(main(sys.argv[1:]))"
 _LIVE = re.compile(r"\x1b7.*?\x1b8", re.DOTALL)  # the live line, erased again
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[mK]")
 
@@ -120,13 +119,14 @@ def test_progress_names_benchmark_and_phase(screens):
     ids=lambda arguments: " ".join(arguments[:2]),
 )
 def test_command_fits_the_terminal(screens, project, columns, arguments):
-    shown = lines(on_terminal(project.folder, columns, "-c", CLI, *arguments))
+    shown = lines(on_terminal(project.folder, columns, "-m", "pytest_accel", *arguments))
     assert shown
     assert too_wide(shown, columns) == []
 
 
 def test_file_has_all_columns_unless_a_variable_says_otherwise(project):
-    command = [sys.executable, "-c", CLI, "baseline", "show", "--baselines", str(REPOSITORY / "baselines")]
+    show = ("baseline", "show", "--baselines", str(REPOSITORY / "baselines"))
+    command = [sys.executable, "-m", "pytest_accel", *show]
     for variables, is_narrow in (({}, False), ({"COLUMNS": "80"}, True)):
         found = subprocess.run(
             command, cwd=project.folder, env={**environment(), **variables},

@@ -107,7 +107,7 @@ class _Compilation:
             self._build(others, arguments, at_once=self.jobs)
         left = [name for name in (*others, *distributed) if name not in self.built]
         self._build(left, arguments, at_once=1)
-        if self.runner.signals.count:
+        if self.runner.signals:
             raise InterruptedRunError
         self._summarize(time.monotonic() - begun_s)
         return 0 if all(self.built.values()) else 1

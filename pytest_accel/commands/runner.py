@@ -15,15 +15,15 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import TextIO
 
-from pytest_accel.distributed.processes import exit_words, signal_group
+from pytest_accel.distributed.processes import exit_words, signal_group, tail
 from pytest_accel.report.markdown import STEP_SUMMARY
 from pytest_accel.stats.quantities import printable, seconds
 
 INTERRUPTED = 2  # pytest's exit status
 _POLL_S = 0.1
+_TAIL_LINES = 1000  # of a log, before empty ones are left out
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 # pytest reports and writes what it has measured when it is interrupted; a process group may take its time to end.
 _STOPS = (
@@ -72,13 +72,7 @@ class Console:
 
 def last_lines(log: Path, lines: int = 8) -> list[str]:
     """Return the end of a log without colours, empty lines and control characters."""
-    try:
-        with log.open("rb") as stream:
-            stream.seek(max(0, log.stat().st_size - 65536))
-            text = stream.read().decode("utf-8", errors="replace")
-    except OSError:
-        return []
-    shown = [line for line in _ESCAPES.sub("", text).splitlines() if line.strip()]
+    shown = [line for line in _ESCAPES.sub("", tail(log, _TAIL_LINES)).splitlines() if line.strip()]
     return [printable(line) for line in shown[-lines:]]
 
 
@@ -87,26 +81,19 @@ def describe_exit(status: int | None) -> str:
     return "took too long and was ended" if status is None else exit_words(status)
 
 
-class Signals:
-    """Ctrl-C, SIGTERM and a lost terminal, counted here and acted upon where there is a process to end."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def note(self, _number: int, _frame: FrameType | None) -> None:
-        self.count += 1
-
-
 @contextmanager
-def signals_noted() -> Iterator[Signals]:
-    """Count signals meanwhile; handlers, because subprocesses would inherit a mask."""
-    signals = Signals()
+def signals_noted() -> Iterator[list[int]]:
+    """Note Ctrl-C, SIGTERM and a lost terminal, to act on them where there is a process to end.
+
+    By handlers, because subprocesses would inherit a mask.
+    """
+    received: list[int] = []
     noted = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
         noted.append(signal.SIGHUP)
-    before = {number: signal.signal(number, signals.note) for number in noted}
+    before = {number: signal.signal(number, lambda number, _: received.append(number)) for number in noted}
     try:
-        yield signals
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -150,7 +137,7 @@ class _Running:
 class Runner:
     """Runs commands with progress."""
 
-    signals: Signals
+    signals: Sequence[int]  # that were noted
     console: Console
     environ: Mapping[str, str] = field(default_factory=runner_environment)
 
@@ -172,7 +159,7 @@ class Runner:
         waiting, running = deque(jobs), list[_Running]()
         try:
             while waiting or running:
-                if self.signals.count:
+                if self.signals:
                     self.console.say(f"interrupted: waiting for what is running to end ({len(running)})")
                     raise InterruptedRunError
                 while waiting and len(running) < at_once:
@@ -213,9 +200,9 @@ class Runner:
 
     def _end(self, running: Sequence[_Running]) -> None:
         """Stop all of them at once."""
-        heard = self.signals.count
+        heard = len(self.signals)
         while left := [each for each in running if not each.is_over(time.monotonic())]:
-            hurry, heard = self.signals.count != heard, self.signals.count
+            hurry, heard = len(self.signals) != heard, len(self.signals)
             for each in left:
                 each.stop(time.monotonic(), hurry=hurry)
             with suppress(subprocess.TimeoutExpired):

@@ -160,7 +160,7 @@ class _Upgrade:
         environment = self.environments[slot.side]
         # Ours before the user's own: those may end in paths after `--`.
         status = self.runner.run(environment.python("-m", "pytest", *ours, *self.arguments), log, title=title)
-        if self.runner.signals.count:
+        if self.runner.signals:
             raise InterruptedRunError
         session = read_results(results) if results.exists() else None
         if session is None or session.exit_status not in _FINISHED:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pytest_accel.report.history import text_table
 from pytest_accel.report.markdown import prose, table_row
-from pytest_accel.report.terminal import Cell as TableCell
-from pytest_accel.report.terminal import Column, changed, fitted, lines_of, note, verdict_line
+from pytest_accel.report.terminal import changed, fitted, note, verdict_line
 from pytest_accel.report.verdicts import word
 from pytest_accel.stats.comparison import was_slowed
 from pytest_accel.stats.environment import describe
@@ -41,21 +41,16 @@ class TextTable:
     """A table of texts, for the terminal and for Markdown."""
 
     title: str = ""
-    headings: tuple[str, ...]
-    left: tuple[bool, ...]  # which columns are text
+    headings: tuple[str, ...]  # one that ends in `>` is of figures
     rows: tuple[tuple[str, ...], ...]
 
     def lines(self) -> list[str]:
-        columns = [
-            Column(title=printable(heading), right=not left)
-            for heading, left in zip(self.headings, self.left, strict=True)
-        ]
-        return lines_of(columns, [[TableCell(text=printable(text)) for text in row] for row in self.rows])
+        return text_table(self.headings, self.rows)
 
     def markdown(self) -> list[str]:
-        rules = ["---" if left else "---:" for left in self.left]
-        rows = [map(prose, self.headings), rules, *(map(prose, row) for row in self.rows)]
-        return [table_row(row) for row in rows]
+        titles = [prose(heading.removesuffix(">")) for heading in self.headings]
+        rules = ["---:" if heading.endswith(">") else "---" for heading in self.headings]
+        return [table_row(row) for row in (titles, rules, *(map(prose, row) for row in self.rows))]
 
 
 def render(comparison: Comparison, form: str) -> str:
@@ -72,29 +67,28 @@ def tables(comparison: Comparison) -> list[TextTable]:
         grouped.setdefault(TITLES.get(row.metric, row.metric.replace("_", " ")), []).append(row)
     found = []
     for title, rows in grouped.items():
-        headings, left, texts = zip(*_columns(rows, comparison), strict=True)
-        cells = tuple(zip(*texts, strict=True))
-        found.append(TextTable(title=title, headings=headings, left=left, rows=cells))
+        headings, texts = zip(*_columns(rows, comparison), strict=True)
+        found.append(TextTable(title=title, headings=headings, rows=tuple(zip(*texts, strict=True))))
     return found
 
 
-def _columns(rows: Sequence[Row], comparison: Comparison) -> Iterator[tuple[str, bool, list[str]]]:
-    """Yield heading, alignment and texts of each column."""
-    yield "benchmark", True, [row.name for row in rows]
+def _columns(rows: Sequence[Row], comparison: Comparison) -> Iterator[tuple[str, list[str]]]:
+    """Yield heading and texts of each column."""
+    yield "benchmark", [row.name for row in rows]
     if rows[0].metric == THROUGHPUT:
         labels = dict.fromkeys(each.side.label for each in comparison.judged)
         for label in labels:
             words = {each.key: _short_verdict(each) for each in comparison.judged if each.side.label == label}
             heading = "verdict" if len(labels) == 1 else f"verdict {label}"
-            yield heading, True, [words.get(row.key, "") for row in rows]
+            yield heading, [words.get(row.key, "") for row in rows]
     for index, side in enumerate(comparison.sides):
         cells = [row.cells[index] for row in rows]
         if not any(cell.value for cell in cells):
             continue
-        yield side.label, False, [_figure(cell) for cell in cells]
+        yield f"{side.label}>", [_figure(cell) for cell in cells]
         if any(cell.ratio is not None for cell in cells):
-            yield "x", False, ["" if cell.ratio is None else f"{cell.ratio:.2f}" for cell in cells]
-    yield "unit", True, [row.unit for row in rows]
+            yield "x>", ["" if cell.ratio is None else f"{cell.ratio:.2f}" for cell in cells]
+    yield "unit", [row.unit for row in rows]
 
 
 def _figure(cell: Cell) -> str:

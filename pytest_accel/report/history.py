@@ -170,5 +170,7 @@ def _moment(at: str) -> str:
 
 def text_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Return a table; a title that ends in `>` is of figures."""
-    columns = [Column(title=title.removesuffix(">"), right=title.endswith(">")) for title in titles]
+    columns = [
+        Column(title=printable(title.removesuffix(">")), right=title.endswith(">")) for title in titles
+    ]
     return lines_of(columns, [[Cell(text=printable(cell)) for cell in row] for row in rows])

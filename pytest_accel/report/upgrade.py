@@ -99,8 +99,7 @@ def screen(session: SessionResults) -> list[str]:
     shown = [each for each in in_order(session.results) if each.status is not Ending.SKIPPED]
     changes = dict.fromkeys(each for result in shown for each in result.changes)
     table = TextTable(
-        headings=("benchmark", "verdict", "old", "new", "unit", "platform"),
-        left=(True, True, False, False, True, True),
+        headings=("benchmark", "verdict", "old>", "new>", "unit", "platform"),
         rows=tuple(_row(result) for result in shown),
     )
     lines = [

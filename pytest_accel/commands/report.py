@@ -52,16 +52,5 @@ def _session(args: argparse.Namespace, history: Path | None) -> SessionResults:
         raise ValueError("RESULTS.json and --session are two sessions. Name one of them.")
     if args.results:
         return read_results(Path(args.results))
-    history = history or required_history(args)
-    if not history.is_file():
-        raise ValueError(
-            f"{history}: there is no history here. Name a file that --accel-json wrote, or the history with --history."
-        )
-    if args.session:
-        return History(history).session(args.session)
-    newest = History(history).latest()
-    if newest is None:
-        raise ValueError(
-            f"{history}: the history is empty. Measure something first: pytest bench_suites -m cpu"
-        )
-    return newest
+    kept = History(history or required_history(args))
+    return kept.session(args.session) if args.session else kept.latest()

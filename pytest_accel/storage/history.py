@@ -206,10 +206,8 @@ class History:
             found = connection.execute("SELECT document FROM sessions WHERE session = ?", names).fetchone()
         return self._parsed(names[0], found[0])
 
-    def latest(self) -> SessionResults | None:
-        """Return the newest session; None where there is none."""
-        newest = self.sessions(limit=1)
-        return self.session(newest[0].session) if newest else None
+    def latest(self) -> SessionResults:
+        return self.session(next((each.session for each in self.sessions(limit=1)), ""))
 
     def benchmarks(self) -> tuple[tuple[str, str], ...]:
         """Return platform (the folder of baselines) and key of each benchmark that has a series."""

@@ -90,7 +90,7 @@ def test_the_history_and_the_baselines_of_the_project_are_used(tmp_path, monkeyp
 @pytest.mark.parametrize(
     ("arguments", "problem", "remedy"),
     [
-        ([], "there is no history here", "--history"),
+        ([], "there is no history here yet", "--accel-history"),
         (["nothing.json"], "cannot be read", "--accel-json"),
         (["results.json", "--session", "x"], "two sessions", "Name one"),
         (["results.json", "-o", "."], "is a folder", "-o report.html"),

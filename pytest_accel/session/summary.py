@@ -179,7 +179,7 @@ def _other_folders(settings: Settings, rootpath: Path, missing: Sequence[Result]
     if not root.is_dir():
         named = settings.baselines != Settings().baselines
         return f" There is no folder {root}." if named else ""
-    there = sorted({platform for platform, _ in BaselineStore(root).suites()})
+    there = BaselineStore(root).platforms()
     if not there or any(result.disk_name in there for result in missing):
         return ""
     more = f" and {len(there) - _MOST_PLATFORMS} more" if len(there) > _MOST_PLATFORMS else ""

@@ -223,11 +223,14 @@ class BaselineStore:
         found = (path for path in self.root.glob(f"{glob.escape(platform) or '[!.]*'}/[!.]*.json"))
         return sorted((path.parent.name, path.stem) for path in found if path.parent.name != PUBLISHED)
 
+    def platforms(self) -> list[str]:
+        return sorted({platform for platform, _ in self.suites()})
+
     def platform(self, name: str) -> str:
         """Return the folder that a name means: the one of that name, else the only one that begins with it, as cpu-x of cpu."""
         if not name or (self.root / name).is_dir():
             return name
-        found = sorted({platform for platform, _ in self.suites() if platform.startswith(f"{name}-")})
+        found = [platform for platform in self.platforms() if platform.startswith(f"{name}-")]
         if len(found) > 1:
             problem, remedy = f"has several of {name!r}: {', '.join(found)}", "Name one of them."
             raise BaselineError(str(self.root), "", problem, remedy)
@@ -238,7 +241,7 @@ class BaselineStore:
         platform = self.platform(platform)
         found = [file for each in self.suites(platform) if (file := self.read(*each))]
         if not found:
-            there = ", ".join(sorted({each for each, _ in self.suites()})) or "none"
+            there = ", ".join(self.platforms()) or "none"
             problem = f"has no baselines of {platform!r}" if platform else "holds no baselines"
             remedy = f"Platforms here: {there}. Record some with --accel-record, or name the folder with --baselines."
             raise BaselineError(str(self.root), "", problem, remedy)

@@ -246,7 +246,7 @@ def find_source(name: str, baselines: Path) -> tuple[Side, ...]:
 
 
 def _unknown(name: str, baselines: Path) -> str:
-    platforms = [each.name for each in _platform_folders(baselines)]
+    platforms = BaselineStore(baselines).platforms()
     near = closest(name, platforms, limit=1)
     hint = f" Did you mean {near[0]}?" if near else ""
     there = (
@@ -262,8 +262,8 @@ def _unknown(name: str, baselines: Path) -> str:
 
 def read_folder(folder: Path) -> list[BaselineFile]:
     """Return the baselines in the folder of one platform, or in a root of several."""
-    own = sorted(folder.glob("*.json"))
-    paths = own or [path for each in _platform_folders(folder) for path in sorted(each.glob("*.json"))]
+    paths = sorted(folder.glob("*.json"))
+    paths = paths or [folder / name / f"{suite}.json" for name, suite in BaselineStore(folder).suites()]
     if not paths:
         raise SourceError(
             f"{folder} holds no baselines. A folder of baselines has one folder for each platform, "
@@ -278,11 +278,6 @@ def read_folder(folder: Path) -> list[BaselineFile]:
         if text is not None:
             found.append(parse(text, str(path)))
     return found
-
-
-def _platform_folders(root: Path) -> list[Path]:
-    folders = [each for each in root.iterdir() if each.is_dir()] if root.is_dir() else []
-    return sorted(each for each in folders if each.name != PUBLISHED and not each.name.startswith("."))
 
 
 def _is_baseline(text: str, where: str, error: type[StorageError] = BaselineError) -> bool:

@@ -1,4 +1,4 @@
-"""Markdown pages as tests see them: code blocks, links, heading anchors."""
+"""Markdown pages as tests see them: code blocks and links."""
 
 from __future__ import annotations
 
@@ -88,19 +88,3 @@ def links(path: Path) -> Iterator[str]:
         for child in token.children or ():
             if child.type in ("link_open", "image"):
                 yield str(child.attrs["href" if child.type == "link_open" else "src"])
-
-
-@cache
-def anchors(path: Path) -> frozenset[str]:
-    """Return the anchors of all headings, as code hosts and the site make them."""
-    found: list[str] = []
-    listed = tokens(path)
-    for at, token in enumerate(listed):
-        if token.type == "heading_open":
-            children = listed[at + 1].children or ()
-            title = "".join(child.content for child in children if child.type in ("text", "code_inline"))
-            slug = re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-")
-            found.append(slug)
-    return frozenset(
-        f"{slug}-{found[:at].count(slug)}" if slug in found[:at] else slug for at, slug in enumerate(found)
-    )

@@ -1,4 +1,4 @@
-"""Links lead to what exists; code blocks parse, run, and use options and commands that exist."""
+"""Code blocks of pages parse, run, and use options and commands that exist."""
 
 from __future__ import annotations
 
@@ -15,16 +15,14 @@ import tomllib
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from urllib.parse import unquote
 
-import pytest
 import yaml
 
 from pytest_accel.cli import _divide, _parser
 from pytest_accel.commands.registry import COMMANDS, GROUPS
 from pytest_accel.options import OPTIONS
 from pytest_accel.storage.results import KIND
-from tests.docs.pages import ROOT, Block, anchors, blocks, inline_code, links, page_name, pages
+from tests.docs.pages import ROOT, Block, blocks, inline_code, links, page_name, pages
 
 FLAGS = {option.flag: option for option in OPTIONS if option.on_command_line}
 KEYS = {option.key for option in OPTIONS if option.in_ini}
@@ -32,31 +30,6 @@ KEYS = {option.key for option in OPTIONS if option.in_ini}
 VARIABLES = {option.variable for option in OPTIONS if option.in_ini} | {"PYTEST_ACCEL_LOCKS"}
 CURRENT = [page for page in pages() if page.name != "CHANGELOG.md"]  # that one names what was removed
 MOST_NOT_RUN = 6
-
-
-def broken_links(page: Path, root: Path = ROOT) -> list[str]:
-    found = []
-    for link in links(page):
-        path, _, fragment = unquote(link).partition("#")
-        target = (page.parent / path).resolve() if path else page
-        if "://" in link or link.startswith("mailto:"):
-            continue
-        if not target.exists() or not target.is_relative_to(root):
-            found.append(f"{link}: no such file")
-        elif fragment and fragment not in anchors(target):
-            found.append(f"{link}: no such heading; there are {', '.join(sorted(anchors(target)))}")
-    return found
-
-
-def test_links_resolve():
-    assert [f"{page_name(page)}: {fault}" for page in pages() for fault in broken_links(page)] == []
-
-
-@pytest.mark.parametrize("text", ["[a](gone.md)", "[a](there.md#gone)", "[a](#gone)", "[a](../../../etc)"])
-def test_broken_link_is_found(text, tmp_path):
-    (tmp_path / "there.md").write_text("# There\n")
-    (tmp_path / "page.md").write_text(f"{text} [b](there.md#there)\n")
-    assert len(broken_links(tmp_path / "page.md", tmp_path)) == 1
 
 
 def test_every_decision_is_listed():

@@ -1,4 +1,4 @@
-"""The site builds strictly, without a warning, and needs no network."""
+"""The site builds without a warning, such as of a link that leads nowhere, and needs no network."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import torch
     from pytest_benchmark.fixture import BenchmarkFixture
 
-    from pytest_accel.measure.ranks import Ranks
+    from pytest_accel.measure.rounds import Ranks
     from pytest_accel.session.accel import Accel
     from pytest_accel.workloads.measured_step import Converge, Infer, Train
     from pytest_accel.workloads.precision import Precision

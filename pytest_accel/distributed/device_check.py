@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from pytest_accel.measure.ranks import Ranks
+from pytest_accel.measure.rounds import Ranks
 from pytest_accel.stats.quantities import counted, gibibytes, percent, seconds, si
 
 if TYPE_CHECKING:

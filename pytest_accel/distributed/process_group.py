@@ -16,7 +16,7 @@ import torch.distributed as dist
 from pytest_accel.distributed.group import name_ranks
 from pytest_accel.distributed.processes import WorkerError
 from pytest_accel.measure.device import widen_device_queues
-from pytest_accel.measure.ranks import Ranks
+from pytest_accel.measure.rounds import Ranks
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""Warm-up, rounds of steps timed by pytest-benchmark, and parts of a step timed after them."""
+"""Warm-up, rounds of steps timed by pytest-benchmark, and parts of a step timed after them, on all ranks alike."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import fmean, median
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from pytest_accel.measure.arguments import check_first_step
 from pytest_accel.measure.device import Device
-from pytest_accel.measure.ranks import ALONE, Ranks
 from pytest_accel.stats.run import MIN_ROUNDS, Run
 
 Step = Callable[[], object]
+T = TypeVar("T")
 
 # Single steps at the start: the first one compiles and allocates, the others say how long a step is.
 # A training step's loss after the last of them is comparable between machines.
@@ -29,6 +29,35 @@ COMPILING, FIRST_STEP, WARMING_UP = "compiling", "first step", "warming up"
 BLOCK_S = 0.1  # warm-up is observed in blocks of about this length
 # Mean of a burst over its shortest step. A single outlier reaches less.
 UNEVEN = 1.1
+
+
+class Ranks:
+    """The processes that measure one benchmark together; what is not overridden is that of a single one."""
+
+    rank: int = 0
+    size: int = 1
+
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+
+    def slowest(self, seconds: float) -> float:
+        """Return the largest of all ranks' values, the same to the last bit on every rank."""
+        return seconds
+
+    def agree(self, value: T) -> T:
+        """Return rank 0's value, which can be pickled."""
+        return value
+
+    def gather(self, value: T) -> list[T]:
+        """Return every rank's value, by rank, on every rank."""
+        return [value]
+
+
+class Alone(Ranks):
+    """A single process without a process group."""
+
+
+ALONE = Alone()
 
 
 class ProgressListener(Protocol):

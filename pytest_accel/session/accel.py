@@ -22,10 +22,11 @@ from pytest_accel.measure.arguments import (
 )
 from pytest_accel.measure.device import CudaDevice, Device
 from pytest_accel.measure.errors import OutOfMemory, StepError
-from pytest_accel.measure.ranks import ALONE, Ranks
 from pytest_accel.measure.rounds import (
+    ALONE,
     COMPILING,
     FIRST_STEP,
+    Ranks,
     Step,
     SynchronizingTimer,
     Timed,

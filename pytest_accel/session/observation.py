@@ -33,7 +33,7 @@ from pytest_accel.stats.energy import (
 if TYPE_CHECKING:
     import pytest
 
-    from pytest_accel.measure.ranks import Ranks
+    from pytest_accel.measure.rounds import Ranks
     from pytest_accel.platforms.devices import DetectedDevice
 
 

@@ -19,7 +19,7 @@ from pytest_accel.distributed.group import Order
 from pytest_accel.distributed.processes import WorkerError
 from pytest_accel.distributed.worker import begin_rank
 from pytest_accel.markers import is_benchmark
-from pytest_accel.measure.ranks import ALONE, Ranks
+from pytest_accel.measure.rounds import ALONE, Ranks
 from pytest_accel.options import Settings
 from pytest_accel.session.accel import CALL_MEASURE, MEASUREMENT, MEASURING_OFF, SESSION_ID
 from pytest_accel.session.device import RANK_END, UNFIT, Unfit, bind_worker, fail_plainly, open_device

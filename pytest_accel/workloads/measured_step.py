@@ -14,8 +14,7 @@ import torch
 
 from pytest_accel.measure.device import Device
 from pytest_accel.measure.errors import CannotFit, OutOfMemory, StepError
-from pytest_accel.measure.ranks import Ranks
-from pytest_accel.measure.rounds import latencies, percentile, seconds_per_call
+from pytest_accel.measure.rounds import Ranks, latencies, percentile, seconds_per_call
 from pytest_accel.options import data_root
 from pytest_accel.session.accel import Accel
 from pytest_accel.session.device import CONFIGURATION, STEP_FACTS, does_not_fit, fail_plainly, live_progress

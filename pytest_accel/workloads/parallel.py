@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from pytest_accel.measure.errors import unknown_value
-from pytest_accel.measure.ranks import Alone, Ranks
+from pytest_accel.measure.rounds import Alone, Ranks
 from pytest_accel.workloads.config import StepConfig
 from pytest_accel.workloads.input_pipeline import ModelTask, rank_seed
 

@@ -24,7 +24,7 @@ from unittest import mock
 import pytest_accel
 from pytest_accel import cli, fixtures, hookspecs, options
 from pytest_accel.commands.registry import COMMANDS
-from pytest_accel.measure.ranks import Ranks
+from pytest_accel.measure.rounds import Ranks
 from pytest_accel.options import MARKER_OPTIONS, OPTIONS, Option, Settings
 from pytest_accel.platforms.catalogue import (
     DEVICE_FIELDS,

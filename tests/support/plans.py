@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from pytest_accel.measure.ranks import Alone
+from pytest_accel.measure.rounds import Alone
 from pytest_accel.workloads.build import DATA_OF, make_plan
 from pytest_accel.workloads.config import StepConfig
 from pytest_accel.workloads.data.sources import Batch

@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_accel.measure import rounds
-from pytest_accel.measure.ranks import ALONE, Alone
 from pytest_accel.measure.rounds import (
+    ALONE,
     MAX_LATENCIES,
     MAX_ROUNDS,
     MIN_LATENCIES,
@@ -28,6 +28,7 @@ from pytest_accel.measure.rounds import (
     PILOT_STEPS,
     PILOTS,
     STEPS_PER_ROUND,
+    Alone,
     DriftDetector,
     SynchronizingTimer,
     frozen_garbage,

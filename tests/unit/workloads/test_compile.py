@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from pytest_accel.measure.errors import OutOfMemory, StepError
-from pytest_accel.measure.ranks import Alone
+from pytest_accel.measure.rounds import Alone
 from pytest_accel.workloads import build
 from pytest_accel.workloads.compile import (
     CALLS_BEFORE_RECORDING,

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_accel.measure.ranks import Alone
+from pytest_accel.measure.rounds import Alone
 from pytest_accel.workloads import build
 from pytest_accel.workloads.config import BATCH_SIZES, StepConfig, StepOptions, TrainOptions
 from pytest_accel.workloads.step import InferStep, TrainStep

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pytest_accel.measure.errors import CannotFit
-from pytest_accel.measure.ranks import Alone
+from pytest_accel.measure.rounds import Alone
 from pytest_accel.workloads import build
 from pytest_accel.workloads import memory as memory_module
 from pytest_accel.workloads.memory import check_fits, gpt_shape

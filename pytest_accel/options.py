@@ -302,10 +302,6 @@ class Settings:
         json = (("json", self.json),) if self.json else ()
         return (*(("report", file) for file in self.reports), *json)
 
-    @property
-    def recording(self) -> bool:
-        return self.record > 0
-
 
 def _named(field: dataclasses.Field[Any]) -> Option:
     option: Option = field.metadata["option"]
@@ -398,9 +394,9 @@ def _refuse_contradictions(settings: Settings) -> None:
             "--accel-update replaces a baseline and needs a reason for its ledger: "
             '--accel-reason "cuDNN 9.19 is faster"'
         )
-    if settings.reason and not settings.recording:
+    if settings.reason and not settings.record:
         raise pytest.UsageError("--accel-reason goes with --accel-record or --accel-update.")
-    if settings.slowdown and settings.recording:
+    if settings.slowdown and settings.record:
         raise pytest.UsageError(
             "--accel-slowdown would be recorded into the baseline. Record without it, then run with it."
         )

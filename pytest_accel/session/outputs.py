@@ -302,7 +302,7 @@ class Outputs:
                 terminal.write("\n")
             for text in left_out_text(left_out, width):
                 terminal.write_line(text)
-        noun = "recording" if self.settings.recording else "verdict"
+        noun = "recording" if self.settings.record else "verdict"
         cost = cost_line([case.spent for case in self.session.cases.values()], noun)
         lines: Sequence[Line] = [
             *summary_lines(self.config, self.settings, results, self.findings),

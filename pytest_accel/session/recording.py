@@ -36,7 +36,7 @@ def refuse_unwritable(root: Path) -> None:
 def refuse_too_many_runs(case: Case) -> None:
     """Refuse before measuring where a baseline is full."""
     stored = len(case.entry.runs) if case.entry else 0
-    if case.settings.update or not case.settings.recording or stored + case.settings.record <= MAX_RUNS:
+    if case.settings.update or not case.settings.record or stored + case.settings.record <= MAX_RUNS:
         return
     room = MAX_RUNS - stored
     remedy = f"Record {room} more with --accel-record={room}, or start" if room else "Start"

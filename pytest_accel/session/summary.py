@@ -74,7 +74,7 @@ def summary_lines(
                     "so that nothing was gated on it"
                 )
                 yield text, _YELLOW
-    if settings.recording:
+    if settings.record:
         yield from _recorded_lines(config, settings, measured)
     else:
         yield from _remedy_lines(config, settings, measured)

@@ -38,7 +38,7 @@ def refused(*arguments, **sources) -> str:
 def test_nothing_asked_for_is_the_default():
     settings = read()
     assert settings == Settings()
-    assert not settings.recording
+    assert not settings.record
     assert settings.origin("budget_s") == "the default"
 
 

@@ -356,9 +356,6 @@ class Case:
         comparable = self.comparable_runs()
         return diff(self._environment_of(comparable[-1]), self.environment) if comparable else ()
 
-    def environment_changes(self) -> str:
-        return describe(self.changes())
-
     def loss_change(self) -> str:
         """Describe a loss after seeded steps that differs from the baseline's; empty where it does not."""
         if not self.measurements:

@@ -19,7 +19,7 @@ from pytest_accel.session.recording import refuse_mixture
 from pytest_accel.session.reports import Finisher, changes_line, failed_report, is_expected_to_fail
 from pytest_accel.session.worker_process import ItemResult
 from pytest_accel.session.workers import Workers
-from pytest_accel.stats.environment import Change, describe
+from pytest_accel.stats.environment import Change
 from pytest_accel.stats.gate import Outcome
 from pytest_accel.stats.measurement import Measurement
 from pytest_accel.stats.metric_gates import FEWEST_MEMBERS, PlatformShift, ShiftMember, judge_platform_shift
@@ -74,7 +74,7 @@ class PlatformShifts:
         return "\n".join(
             [
                 platform_line(platform, self.found[platform]),
-                changes_line(describe(self.changes[platform])),
+                changes_line(self.changes[platform]),
                 "Each benchmark was judged on what it lost beside that.",
             ]
         )
@@ -270,12 +270,8 @@ class Repeats:
         return case.undecided
 
 
-def _where(case: Case) -> str:
-    return "a fresh process group" if case.platform.devices > 1 else "a fresh process"
-
-
 def _no_measurement(case: Case, found: ItemResult) -> str:
-    where = _where(case)
+    where = "a fresh process group" if case.platform.devices > 1 else "a fresh process"
     if found.measuring_off:
         return f"{case.label}: {where} gave no measurement: pytest-benchmark was switched off there (under xdist it is)"
     if not found.reports:  # the processes died: this is their last output

@@ -20,7 +20,7 @@ from pytest_accel.session.recording import record, refuse_disturbed
 from pytest_accel.session.references import References
 from pytest_accel.session.results import failures, lines_of
 from pytest_accel.session.worker_process import ItemResult, is_strict_xpass
-from pytest_accel.stats.environment import describe_briefly
+from pytest_accel.stats.environment import Change, describe, describe_briefly
 from pytest_accel.stats.gate import Outcome, Verdict
 from pytest_accel.stats.metric_gates import total_slowdown
 from pytest_accel.stats.quantities import percent
@@ -127,7 +127,7 @@ def failure_text(case: Case) -> str:
     lines = lines_of(case)
     texts = [line_text(case.label, line) for line in lines if line.status not in (None, Outcome.OK)]
     if case.status and VERDICTS[case.status].suspects:
-        texts.append(changes_line(case.environment_changes()))
+        texts.append(changes_line(case.changes()))
     if case.outcome is Outcome.INVALID:
         texts.append(VERDICTS[Outcome.INVALID].remedy)
     texts += [line_text("", line) for line in lines if line.status is None]
@@ -148,10 +148,10 @@ def short_text(case: Case) -> str:
     return "; ".join(filter(None, [*failing, changes]))
 
 
-def changes_line(changes: str) -> str:
-    if not changes:
-        return "nothing in the recorded environment changed since the baseline"
-    return f"changed since the baseline: {changes}"
+def changes_line(changes: Iterable[Change]) -> str:
+    if text := describe(changes):
+        return f"changed since the baseline: {text}"
+    return "nothing in the recorded environment changed since the baseline"
 
 
 def properties(case: Case) -> list[tuple[str, object]]:
@@ -173,7 +173,7 @@ def properties(case: Case) -> list[tuple[str, object]]:
         found.append(("accel.verdict", status.value))
     for verdict in case.verdicts:
         found += _compared(verdict, "accel" if verdict is case.verdict else f"accel.{verdict.of}")
-    if case.measurements and (changes := case.environment_changes()):
+    if case.measurements and (changes := describe(case.changes())):
         found.append(("accel.changed", changes))
     found += [
         (f"accel.reference.{each.id}", f"{each.ratio:.4f}")

@@ -74,12 +74,12 @@ def __getattr__(name: str) -> pytest.MarkDecorator:
     if name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from pytest_accel.markers import known_names, platform_mark
-    from pytest_accel.platforms.catalogue import closest
+    from pytest_accel.stats.quantities import did_you_mean
 
     try:
         return platform_mark(name)
     except ValueError as error:
-        if closest(name, known_names()):
+        if did_you_mean(name, known_names()):
             raise ImportError(str(error), name=name) from None
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}. {error}") from None
 

@@ -13,10 +13,10 @@ from pytest_accel.platforms.catalogue import (
     Catalogue,
     CatalogueError,
     PlatformName,
-    closest,
     load_catalogue,
     user_platforms,
 )
+from pytest_accel.stats.quantities import did_you_mean
 
 if TYPE_CHECKING:
     import ast
@@ -171,7 +171,7 @@ def refuse_unknown_names(config: pytest.Config, items: Iterable[pytest.Item]) ->
     known = {line.partition(":")[0].partition("(")[0].strip() for line in config.getini("markers")}
     known |= {mark.name for item in items for mark in item.iter_markers()}
     for word in sorted(words - known):
-        if closest(word, known_names()):
+        if did_you_mean(word, known_names()):
             try:
                 catalogue.parse(word)
             except ValueError as error:

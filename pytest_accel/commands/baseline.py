@@ -195,15 +195,13 @@ def _tolerance(text: str) -> Tolerance:
 
 
 def _refuse_unknown(named: list[str], files: list[BaselineFile]) -> None:
-    from pytest_accel.platforms.catalogue import closest
+    from pytest_accel.stats.quantities import did_you_mean
     from pytest_accel.stats.run import both_keys
 
     known = {key for file in files for key in file.benchmarks}
     for name in named:
         if known.isdisjoint(both_keys(name)):
-            near = closest(name, known, limit=1)
-            hint = f" Did you mean {near[0]}?" if near else ""
-            raise ValueError(f"--remove {name}: no baseline has it.{hint}")
+            raise ValueError(f"--remove {name}: no baseline has it.{did_you_mean(name, known)}")
 
 
 def _now() -> str:

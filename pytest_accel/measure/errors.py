@@ -11,9 +11,10 @@ Exception
 from __future__ import annotations
 
 import re
-from difflib import get_close_matches
 from numbers import Integral
 from typing import TYPE_CHECKING
+
+from pytest_accel.stats.quantities import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,12 +42,6 @@ class CannotFit(OutOfMemory):
 def says_out_of_memory(text: str) -> bool:
     """Return whether an error says that memory ran out, on a device or on its host."""
     return _OUT_OF_MEMORY.search(text) is not None
-
-
-def did_you_mean(name: str, valid: Iterable[str]) -> str:
-    """Return " Did you mean 'x' or 'y'?", or nothing when no valid name is near."""
-    near = get_close_matches(name.lower(), list(valid), n=2, cutoff=0.6)
-    return f" Did you mean {' or '.join(repr(word) for word in near)}?" if near else ""
 
 
 def unknown_value(argument: str, value: object, valid: Iterable[str], *, remedy: str = "") -> ValueError:

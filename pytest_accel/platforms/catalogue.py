@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
+
+from pytest_accel.stats.quantities import did_you_mean
 
 _DEVICE = re.compile(r"[a-z][a-z0-9_]*")  # an identifier in lower case, so that it can be a marker
 _COUNTS = re.compile(r"(?:x(\d{1,3}))?(?:n(\d{1,9}))?")  # four digits after an x are a model number (rtx6000)
@@ -54,13 +56,6 @@ def parse_name(text: str, devices: Collection[str] | None = None) -> PlatformNam
                 raise PlatformNameError(f"platform {text!r} is not spelled as the platform is. Write {name}.")
             return name
     raise PlatformNameError(f"platform {text!r}: there is no such platform.")
-
-
-def closest(name: str, candidates: Iterable[str], limit: int = 3) -> list[str]:
-    """Return the candidates most similar to `name`, best first."""
-    import difflib  # only an error needs it
-
-    return difflib.get_close_matches(name.lower(), list(candidates), n=limit, cutoff=0.6)
 
 
 # --- catalogue --------------------------------------------------------------------------------------
@@ -263,10 +258,8 @@ class Catalogue:
         try:
             return parse_name(name, self.devices)
         except PlatformNameError as error:
-            similar = closest(name, self.names())
-            hint = f" Did you mean {' or '.join(similar)}?" if similar else ""
             raise UnknownPlatform(
-                f"{error}{hint} `pytest --markers` lists every platform; add your own in"
+                f"{error}{did_you_mean(name, self.names())} `pytest --markers` lists every platform; add your own in"
                 f" pyproject.toml: [{PYPROJECT_TABLE}.NAME] with patterns = ['…']."
             ) from None
 
@@ -416,7 +409,6 @@ def _table(entry: object, where: str, valid: Sequence[str]) -> Mapping[str, Any]
         raise CatalogueError(f"{where}: {entry!r} is not a table. Valid fields: {', '.join(valid)}.")
     for name in entry:
         if name not in valid:
-            similar = closest(str(name), valid, limit=1)
-            hint = f" Did you mean {similar[0]}?" if similar else ""
+            hint = did_you_mean(str(name), valid)
             raise CatalogueError(f"{where}.{name}: no such field.{hint} Valid: {', '.join(valid)}.")
     return entry

@@ -73,8 +73,7 @@ class References:
         fixed, brace, _ = settings.reference.partition("{")  # a study need not have every parameter's row
         is_known = bool(brace) and bool(linked_figures(self.figures, fixed.rstrip("/")))
         if self.figures and not found and not is_known:
-            near = similar_links(self.figures, link)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            hint = similar_links(self.figures, link)
             raise pytest.UsageError(
                 f"{item.nodeid}: reference={settings.reference!r} leads to no published figure.{hint}"
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Literal
 
 _UNITS_S = {"ms": 1e-3, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
@@ -97,6 +97,14 @@ def printable(text: str) -> str:
 def inert(line: str, *, mark: str = "\\") -> str:
     """Return a line that no runner takes for a command, whatever name it begins with."""
     return f"{mark}{line}" if line.lstrip().startswith(_COMMAND) else line
+
+
+def did_you_mean(name: str, valid: Iterable[str]) -> str:
+    """Return ` Did you mean 'x' or 'y'?`, or nothing where no valid name is near."""
+    from difflib import get_close_matches  # only an error needs it
+
+    near = get_close_matches(name.lower(), list(valid), n=2, cutoff=0.6)
+    return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
 def clipped(text: str, characters: int) -> str:

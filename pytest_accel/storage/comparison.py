@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
-from pytest_accel.platforms.catalogue import closest
 from pytest_accel.stats.comparison import Entry, Judgement, Value, configuration_changes, figures, judged
 from pytest_accel.stats.gate import THROUGHPUT, Outcome
 from pytest_accel.stats.metric_gates import DESCRIPTIVE, less_is_better
-from pytest_accel.stats.quantities import counted
+from pytest_accel.stats.quantities import counted, did_you_mean
 from pytest_accel.stats.results import Ending, Result, SessionResults
 from pytest_accel.storage.baselines import (
     MAX_BYTES,
@@ -247,14 +246,12 @@ def find_source(name: str, baselines: Path) -> tuple[Side, ...]:
 
 def _unknown(name: str, baselines: Path) -> str:
     platforms = BaselineStore(baselines).platforms()
-    near = closest(name, platforms, limit=1)
-    hint = f" Did you mean {near[0]}?" if near else ""
     there = (
         f"Platforms in {baselines}: {', '.join(platforms)}"
         if platforms
         else f"{baselines} holds no baselines"
     )
-    return f"{name!r} is nothing to compare.{hint} {there}. Name a platform, a folder of baselines, or a file of --accel-json."
+    return f"{name!r} is nothing to compare.{did_you_mean(name, platforms)} {there}. Name a platform, a folder of baselines, or a file of --accel-json."
 
 
 # --- baselines --------------------------------------------------------------------------------------

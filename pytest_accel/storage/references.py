@@ -10,8 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pytest_accel.platforms.catalogue import closest
-from pytest_accel.stats.quantities import percent, si
+from pytest_accel.stats.quantities import did_you_mean, percent, si
 from pytest_accel.stats.run import Scalar, is_real
 from pytest_accel.storage.baselines import MAX_BYTES, PUBLISHED
 from pytest_accel.storage.codec import check_version, decode, loads
@@ -142,11 +141,11 @@ def linked_figures(figures: Iterable[Figure], link: str) -> tuple[Figure, ...]:
     return tuple(figure for figure in figures if figure.id == link or figure.id.startswith(f"{link}/"))
 
 
-def similar_links(figures: Iterable[Figure], link: str) -> list[str]:
-    """Return links that an unknown one may have meant, best first."""
+def similar_links(figures: Iterable[Figure], link: str) -> str:
+    """Return a hint at links that an unknown one may have meant."""
     segments = (figure.id.split("/") for figure in figures)
     beginnings = {"/".join(each[:length]) for each in segments for length in range(1, len(each) + 1)}
-    return closest(link, sorted(beginnings))
+    return did_you_mean(link, sorted(beginnings))
 
 
 # --- figures beside measurements --------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypedDict
 
@@ -13,6 +12,7 @@ import torch
 
 from pytest_accel.measure.errors import check_whole, unknown_value
 from pytest_accel.measure.rounds import Alone, Ranks
+from pytest_accel.stats.quantities import did_you_mean
 from pytest_accel.workloads.precision import PRECISIONS, resolve_precision
 
 Task = Literal["train", "infer"]
@@ -148,10 +148,8 @@ class StepConfig:
             if name not in known:
                 if name in TrainOptions.__annotations__:
                     raise ValueError(f"{name}: unknown keyword of infer: it is for train and converge only.")
-                near = get_close_matches(name, known, n=1)
-                hint = f"; did you mean {near[0]}?" if near else "."
                 raise ValueError(
-                    f"{name}: unknown keyword{hint} Arguments of the model's own builder go into model_options={{...}}."
+                    f"{name}: unknown keyword.{did_you_mean(name, known)} Arguments of the model's own builder go into model_options={{...}}."
                 )
         resolved = {name: size_for(name, options[name], memory_gb) for name in BATCH_SIZES if name in options}
         if "precision" in options:

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pytest_accel.measure.errors import did_you_mean, unknown_value
+from pytest_accel.measure.errors import unknown_value
+from pytest_accel.stats.quantities import did_you_mean
 from pytest_accel.workloads.config import OptimizerFactory, StepConfig, callable_name
 
 # One kernel for all parameters. On CPUs too: on a Xeon (torch 2.10, one thread, CPU time) a ResNet18 step takes 154 ms

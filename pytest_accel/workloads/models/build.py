@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import nn
 
-from pytest_accel.measure.errors import did_you_mean
+from pytest_accel.stats.quantities import did_you_mean
 from pytest_accel.workloads.config import Model, StepConfig, callable_name
 from pytest_accel.workloads.input_pipeline import ModelInfo, ModelTask
 from pytest_accel.workloads.models import bert, convnets, dino, gpt, segmentation

@@ -132,7 +132,7 @@ def test_registered_names_parse_to_themselves(catalogue):
 
 
 def test_an_unknown_platform_names_those_alike_and_the_remedy(catalogue):
-    with pytest.raises(UnknownPlatform, match="Did you mean gh200x4") as caught:
+    with pytest.raises(UnknownPlatform, match="Did you mean 'gh200x4'") as caught:
         catalogue.parse("gh20x4")
     assert "[tool.pytest-accel.platforms.NAME]" in str(caught.value)
     assert isinstance(caught.value, ValueError)
@@ -185,7 +185,7 @@ def test_a_project_extends_a_device_it_knows():
         ({"mybox": {}}, "mybox.patterns", "missing"),
         ({"mybox": {"patterns": "A40"}}, "mybox.patterns", "not a list of strings"),
         ({"mybox": {"patterns": ["("]}}, "mybox.patterns", "not a regular expression"),
-        ({"mybox": {"pattern": ["A"]}}, "mybox.pattern", "Did you mean patterns?"),
+        ({"mybox": {"pattern": ["A"]}}, "mybox.pattern", "Did you mean 'patterns'?"),
         ({"mybox": {"patterns": ["A"], "memory_gb": "48"}}, "mybox.memory_gb", "not a positive number"),
         ({"mybox": {"patterns": ["A"], "memory_gb": -1}}, "mybox.memory_gb", "not a positive number"),
         (

@@ -71,7 +71,7 @@ class TestNames:
     def test_nothing_of_that_name_says_what_there_is(self):
         with pytest.raises(SourceError) as caught:
             find_source("h20", Path("baselines"))
-        assert "Did you mean h200?" in str(caught.value)
+        assert "Did you mean 'h200'?" in str(caught.value)
         assert "Platforms in baselines: a100x4, h200." in str(caught.value)
 
     def test_a_platform_goes_before_a_folder_of_its_name_which_a_dot_names(self):

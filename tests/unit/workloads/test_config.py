@@ -127,7 +127,7 @@ def test_typed_keywords_are_the_fields_of_the_configuration():
 
 
 def test_unknown_keyword_names_the_nearest():
-    with pytest.raises(ValueError, match=r"^batchsize: unknown keyword; did you mean batch_size\?"):
+    with pytest.raises(ValueError, match=r"^batchsize: unknown keyword\. Did you mean 'batch_size'"):
         TrainStep.build("resnet18", batchsize=4)
     with pytest.raises(
         ValueError, match=r"^optimizer: unknown keyword of infer: it is for train and converge only"

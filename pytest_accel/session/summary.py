@@ -18,7 +18,7 @@ from pytest_accel.distributed.device_check import DeviceCheck, find_stragglers
 from pytest_accel.options import Settings, baselines_root
 from pytest_accel.platforms.catalogue import PlatformName
 from pytest_accel.report.columns import all_synthetic
-from pytest_accel.report.remedies import naming, remedy
+from pytest_accel.report.remedies import naming, rerun
 from pytest_accel.report.terminal import fitted, line_text, note
 from pytest_accel.report.verdicts import VERDICTS, doctor_line
 from pytest_accel.session.case import Case
@@ -221,9 +221,8 @@ def _record_command(config: pytest.Config, missing: Sequence[Result], measured: 
         is_of_wheel = naming([result.benchmark], command) != [result.benchmark]
         return result if is_of_wheel else replace(result, benchmark=_from_here(config, result.benchmark))
 
-    asked = remedy([*map(here, missing)], command, [*map(here, measured)])
-    assert asked is not None  # this status has a command
-    return shlex.join(pytest_command()) + asked[1].removeprefix("pytest")
+    again = rerun([*map(here, missing)], command, [*map(here, measured)])
+    return f"{shlex.join(pytest_command())}{again.removeprefix('pytest')} --accel-record"
 
 
 def _from_here(config: pytest.Config, node_id: str) -> str:

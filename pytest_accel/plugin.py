@@ -100,9 +100,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
         config.pluginmanager.register(WorkerProcess(config, items), "accel-worker")
     elif not _only_lists(config):
+        from pytest_accel.session.outputs import register_outputs
         from pytest_accel.session.session import register_session
 
-        register_session(config, items, selection)
+        register_outputs(register_session(config, items, selection), items)
 
 
 def _is_worker(config: pytest.Config) -> bool:

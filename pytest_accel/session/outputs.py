@@ -31,10 +31,11 @@ from pytest_accel.session.results import (
     results_of,
     revision_of,
 )
-from pytest_accel.session.selection import other_roots
+from pytest_accel.session.selection import is_xdist_worker
 from pytest_accel.session.summary import (
     Line,
     device_check_lines,
+    other_roots,
     slowdown_line,
     summary_lines,
     write_lines,
@@ -66,8 +67,15 @@ _OF_ITS_TABLE: Mapping[str, tuple[object, ...]] = {
 }
 
 
+def register_outputs(session: BenchmarkSession, items: list[pytest.Item]) -> None:
+    """Write outputs where there are benchmarks or files to write."""
+    wanted = session.settings.output_files or any(map(is_benchmark, items))
+    if wanted and not is_xdist_worker(session.config):
+        session.config.pluginmanager.register(Outputs(session), "accel-outputs")
+
+
 class Outputs:
-    """Registered under the name `accel-outputs`, where there are benchmarks or files to write."""
+    """Registered under the name `accel-outputs`."""
 
     def __init__(self, session: BenchmarkSession, environ: Mapping[str, str] = os.environ) -> None:
         self.session = session

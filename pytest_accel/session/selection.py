@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import shlex
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from functools import cache, cached_property
+from collections.abc import Iterable, Mapping
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -14,16 +12,13 @@ import pytest
 
 from pytest_accel.markers import CATALOGUE, is_benchmark, wanted_platforms
 from pytest_accel.measure.rounds import SynchronizingTimer
-from pytest_accel.options import LAUNCHER_VARIABLES, SETTINGS, Settings, baselines_root
+from pytest_accel.options import LAUNCHER_VARIABLES, SETTINGS, Settings
 from pytest_accel.platforms.catalogue import Catalogue, PlatformName
 from pytest_accel.platforms.machine import Machine, detect
-from pytest_accel.stats.gate import Outcome
-from pytest_accel.stats.quantities import counted
 from pytest_accel.stats.run import node_id_of
 from pytest_accel.stats.run import suite_of as suite_of_path
 
 if TYPE_CHECKING:
-    from pytest_accel.session.case import Case
     from pytest_accel.storage.baselines import BaselineStore
 
 SELECTION = pytest.StashKey["PlatformSelection"]()
@@ -194,32 +189,6 @@ def find_vanished(
     return sorted(
         node_id for node_id in gone if any(path_of(node_id).is_relative_to(folder) for folder in folders)
     )
-
-
-def other_roots(cases: Iterable[Case], settings: Settings, root: Path) -> Iterator[str]:
-    """Yield where benchmarks without a baseline have one: node ids begin at the root directory, which may have changed."""
-    from pytest_accel.storage.baselines import BaselineStore  # workers need no baselines
-
-    @cache  # many benchmarks share a file
-    def stored(folder: Path, disk_name: str, suite: str) -> Collection[str]:
-        file = BaselineStore(folder).read_usable(disk_name, suite)
-        return file.benchmarks if file else ()
-
-    found: Counter[tuple[Path, Path]] = Counter()
-    for case in cases:
-        if case.verdict is None or case.verdict.outcome is not Outcome.NO_BASELINE:
-            continue
-        for other in case.item.path.parents:
-            key = case.item.path.relative_to(other).as_posix() + "".join(case.key.partition("::")[1:])
-            folder = baselines_root(settings, other)
-            if other != root and key in stored(folder, case.disk_name, case.suite):
-                found[other, BaselineStore(folder).path(case.disk_name, case.suite)] += 1
-                break
-    for (other, path), number in found.items():
-        yield (
-            f"{counted(number, 'benchmark')} without a baseline: {path} holds one, recorded under another root directory "
-            f"than {root}. Add it: --rootdir={shlex.quote(str(other))}"
-        )
 
 
 def path_of(node_id: str) -> PurePosixPath:

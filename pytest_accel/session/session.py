@@ -28,7 +28,6 @@ from pytest_accel.session.accel import CALL_MEASURE, MEASUREMENT, MEASURING_OFF,
 from pytest_accel.session.case import Case
 from pytest_accel.session.device import UNFIT, hold_devices, live_progress
 from pytest_accel.session.launcher import launcher_refusal
-from pytest_accel.session.outputs import Outputs
 from pytest_accel.session.recording import refuse_too_many_runs, refuse_unwritable
 from pytest_accel.session.references import References, with_scaling
 from pytest_accel.session.repeats import Repeats
@@ -68,17 +67,18 @@ DEBUGGING_OPTIONS = ("usepdb", "trace", "setupshow", "setuponly", "setupplan")
 NOTHING_MEASURED = "--accel-require: this session measured nothing; a gate that measured nothing is not green"
 
 
-def register_session(config: pytest.Config, items: list[pytest.Item], selection: PlatformSelection) -> None:
-    settings, benchmarks = config.stash[SETTINGS], any(map(is_benchmark, items))
-    if benchmarks:
+def register_session(
+    config: pytest.Config, items: list[pytest.Item], selection: PlatformSelection
+) -> BenchmarkSession:
+    settings = config.stash[SETTINGS]
+    if any(map(is_benchmark, items)):
         _refuse_switched_off(config)
         data_root(settings, config)  # refuses a folder that does not exist
     config.stash[SESSION_ID] = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
     collected = {item.nodeid: platforms_of(item, config.stash[CATALOGUE]) for item in items}
     session = BenchmarkSession(config, settings, selection, collected)
     config.pluginmanager.register(session, "accel-session")
-    if (benchmarks or settings.output_files) and not is_xdist_worker(config):
-        config.pluginmanager.register(Outputs(session), "accel-outputs")
+    return session
 
 
 def _refuse_switched_off(config: pytest.Config) -> None:

@@ -7,8 +7,9 @@ import shlex
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,10 @@ from pytest_accel.distributed.device_check import DeviceCheck, find_stragglers
 from pytest_accel.options import Settings, baselines_root
 from pytest_accel.platforms.catalogue import PlatformName
 from pytest_accel.report.columns import all_synthetic
-from pytest_accel.report.remedies import naming, remedy
+from pytest_accel.report.remedies import naming, rerun
 from pytest_accel.report.terminal import fitted, line_text, note
 from pytest_accel.report.verdicts import VERDICTS, doctor_line
+from pytest_accel.session.case import Case
 from pytest_accel.session.launcher import LAUNCHER_RANKS
 from pytest_accel.session.references import reference_line
 from pytest_accel.stats.environment import safe_arguments
@@ -91,6 +93,31 @@ def _legend(settings: Settings, measured: Sequence[Result]) -> Iterator[str]:
     scalings = filter(None, (result.scaling for result in measured))
     if against := sorted({f"{scaling.kind}, against {scaling.against}" for scaling in scalings}):
         yield f"Scaling is throughput per device ({'; '.join(against)})."
+
+
+def other_roots(cases: Iterable[Case], settings: Settings, root: Path) -> Iterator[str]:
+    """Yield where benchmarks without a baseline have one: node ids begin at the root directory, which may have changed."""
+
+    @cache  # many benchmarks share a file
+    def stored(folder: Path, disk_name: str, suite: str) -> Collection[str]:
+        file = BaselineStore(folder).read_usable(disk_name, suite)
+        return file.benchmarks if file else ()
+
+    found: Counter[tuple[Path, Path]] = Counter()
+    for case in cases:
+        if case.verdict is None or case.verdict.outcome is not Outcome.NO_BASELINE:
+            continue
+        for other in case.item.path.parents:
+            key = case.item.path.relative_to(other).as_posix() + "".join(case.key.partition("::")[1:])
+            folder = baselines_root(settings, other)
+            if other != root and key in stored(folder, case.disk_name, case.suite):
+                found[other, BaselineStore(folder).path(case.disk_name, case.suite)] += 1
+                break
+    for (other, path), number in found.items():
+        yield (
+            f"{counted(number, 'benchmark')} without a baseline: {path} holds one, recorded under another root directory "
+            f"than {root}. Add it: --rootdir={shlex.quote(str(other))}"
+        )
 
 
 def slowdown_line(settings: Settings) -> str:
@@ -194,9 +221,8 @@ def _record_command(config: pytest.Config, missing: Sequence[Result], measured: 
         is_of_wheel = naming([result.benchmark], command) != [result.benchmark]
         return result if is_of_wheel else replace(result, benchmark=_from_here(config, result.benchmark))
 
-    asked = remedy([*map(here, missing)], command, [*map(here, measured)])
-    assert asked is not None  # this status has a command
-    return shlex.join(pytest_command()) + asked[1].removeprefix("pytest")
+    again = rerun([*map(here, missing)], command, [*map(here, measured)])
+    return f"{shlex.join(pytest_command())}{again.removeprefix('pytest')} --accel-record"
 
 
 def _from_here(config: pytest.Config, node_id: str) -> str:

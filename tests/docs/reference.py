@@ -43,7 +43,15 @@ from pytest_accel.stats.environment import TITLES, VARIABLE_PREFIX, VARIABLE_PRE
 from pytest_accel.stats.gate import Policy, loss, policy_at_noise, resolution_factor
 from pytest_accel.stats.measurement import Measurement
 from pytest_accel.stats.metric_gates import MEASURED, NAMES
-from pytest_accel.stats.quantities import gibibytes, parse_fraction, parse_seconds, percent, seconds, si
+from pytest_accel.stats.quantities import (
+    gibibytes,
+    noise_percent,
+    parse_fraction,
+    parse_seconds,
+    percent,
+    seconds,
+    si,
+)
 from pytest_accel.stats.results import Status
 from pytest_accel.storage.baselines import BaselineStore
 from pytest_accel.storage.comparison import CHOICES
@@ -422,7 +430,7 @@ def _throughput_row(each: ShownBenchmark) -> tuple[str, ...]:
         each.file.suite,
         code(each.key.partition("::")[2]),
         f"{si(each.throughput.value)} {each.entry.unit}/s",
-        percent(quality.step.relative_high),
+        noise_percent(quality.step.relative_high, len(runs)),
         percent(quality.tolerance),
         seconds(each.entry.work_per_step / each.throughput.value),
         typical((run.peak_memory_bytes for run in runs), lambda value: gibibytes(round(value))),

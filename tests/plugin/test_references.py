@@ -148,7 +148,7 @@ def test_unknown_platform_is_refused_with_the_known_ones(bench):
 @pytest.mark.parametrize(
     ("link", "said"),
     [
-        ("study/plian", "*leads to no published figure. Did you mean 'study/plain'?"),
+        ("study/plian", "*leads to no published figure. Did you mean 'study/plain'*"),
         ("study/{colour}", "*'colour' is no parameter of it. Its parameters: variant."),
     ],
 )

@@ -84,17 +84,6 @@ def test_an_unknown_option_without_a_command_is_named(capsys):
     assert "unrecognized arguments: --bogus" in capsys.readouterr().err
 
 
-def test_the_module_is_the_program():
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest_accel", "--version"],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    assert done.stdout.startswith("pytest-accel ")
-
-
 @pytest.mark.parametrize("command", cli.COMMANDS.values(), ids=lambda command: " ".join(command.name))
 def test_help_ends_with_an_example_that_parses(command, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")

@@ -351,15 +351,6 @@ def test_device_that_cannot_be_locked_is_measured_and_logged(item, folder, monke
     assert str(folder) in text
 
 
-def test_device_that_is_held_is_refused(item):
-    with (
-        holder(A),
-        pytest.raises(LockedError, match="GPU-8f3aab12 is held by pid "),
-        hold_devices(item, Settings(lock="fail"), PlatformName("h200"), None),
-    ):
-        pytest.fail("measured beside another")
-
-
 @pytest.mark.parametrize("change", [{"name": "test_plain"}, {"disabled": True}])
 def test_item_that_measures_nothing_does_not_wait(item, change):
     item.name = change.get("name", item.name)

@@ -135,16 +135,11 @@ def test_unknown_keyword_names_the_nearest():
         InferStep.build("resnet18", batch_size=4, optimizer="sgd")
 
 
-@pytest.mark.parametrize(("given", "resolved"), [(True, "default"), (False, None), ("auto", "auto")])
-def test_compile_is_a_switch_too(given, resolved):
-    config = StepConfig.of(
-        "train", own, {"batch_size": 2, "compile": given}, ranks=Alone(), device=torch.device("cpu")
-    )
+@pytest.mark.parametrize(
+    ("device", "given", "resolved"),
+    [("cpu", True, "default"), ("cpu", False, None), ("cpu", "auto", "auto"), ("cuda", True, "auto")],
+)
+def test_compile_is_a_switch_too(device, given, resolved):
+    options = {"batch_size": 2, "compile": given}
+    config = StepConfig.of("train", own, options, ranks=Alone(), device=torch.device(device))
     assert config.compile == resolved
-
-
-def test_compile_on_an_accelerator_is_as_auto():
-    config = StepConfig.of(
-        "train", own, {"batch_size": 2, "compile": True}, ranks=Alone(), device=torch.device("cuda")
-    )
-    assert config.compile == "auto"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pytest_accel.commands.registry import argument, command
 
 if TYPE_CHECKING:
-    from pytest_accel.stats.results import SessionResults
+    from pytest_accel.stats.results import Result
 
 # The digest takes the same time in every process (1 to 2 % of run-to-run noise on a shared virtual machine), and no torch.
 FILES = {
@@ -78,10 +78,7 @@ def demo(args: argparse.Namespace) -> int:
     )
     for text, options, expected in steps:
         print(f"\n# {text}")
-        session, status = _pytest(folder, options)
-        if session is None:
-            return status
-        result = session.results[0]
+        result = _pytest(folder, options)
         if result.status is not expected and not (result.status is Outcome.IMPROVED and not options):
             print(
                 f"\nThis should have been {expected.value}: the machine was busier in one session than in the other. "
@@ -115,8 +112,8 @@ def _write_project(folder: Path) -> None:
         (folder / name).write_text(text, encoding="utf-8")
 
 
-def _pytest(folder: Path, options: tuple[str, ...]) -> tuple[SessionResults | None, int]:
-    """Run pytest there, print its command and verdict, and return its results; None where it measured nothing."""
+def _pytest(folder: Path, options: tuple[str, ...]) -> Result:
+    """Run pytest there, print its command and verdict, and return its result; ValueError where it measured nothing."""
     from pytest_accel.commands.runner import runner_environment
     from pytest_accel.report.terminal import line_text
     from pytest_accel.session.summary import pytest_command
@@ -128,20 +125,18 @@ def _pytest(folder: Path, options: tuple[str, ...]) -> tuple[SessionResults | No
     print(f"$ {shlex.join([*named, *options])}", flush=True)
     # Settings of the reader's own project would move the baselines, or judge otherwise.
     environ = {name: value for name, value in runner_environment().items() if not name.startswith("PYTEST_")}
-    history = folder / ".accel" / "history.sqlite"
-    before = len(History(history).sessions()) if history.exists() else 0
+    history = History(folder / ".accel" / "history.sqlite")
+    before = history.path.exists() and history.sessions()
     done = subprocess.run(  # noqa: S603 - our own
         [*interpreter, *options], cwd=folder, env=environ, capture_output=True, text=True, check=False
     )
-    sessions = History(history).sessions() if history.exists() else ()
-    session = History(history).latest() if len(sessions) > before else None
-    if session is None or not session.results:
+    if before == (history.path.exists() and history.sessions()):
         print(done.stdout + done.stderr, end="")
-        return None, done.returncode or 1
-    result = session.results[0]
+        raise ValueError("pytest measured nothing; its output is above.")
+    result = history.latest().results[0]
     throughput = f"{si(result.throughput)} {result.unit}/s" if result.throughput else "not measured"
     for line in result.lines:
         if line.status is not None:
             print(f"    {line_text(result.label, line)}")
     print(f"    {throughput}; exit status {done.returncode}", flush=True)
-    return session, done.returncode
+    return result

@@ -74,7 +74,7 @@ def sessions(monkeypatch):
 
         def session(_folder, options):
             asked.append(options)
-            return SimpleNamespace(results=[SimpleNamespace(status=left.pop(0))]), 0
+            return SimpleNamespace(status=left.pop(0))
 
         monkeypatch.setattr(demo, "_pytest", session)
         return asked

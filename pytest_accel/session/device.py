@@ -216,12 +216,15 @@ def hold_devices(
     config = item.config
     off = not is_benchmark(item) or config.getoption("benchmark_disable", default=False)
     devices = () if off else config.stash[SELECTION].machine.devices_for(platform)
-    reported: set[str] = set()
+    reported: list[str] = []
 
     def waiting(text: str) -> None:
+        if reported[-1:] == [text]:
+            progress.tick()
+            return
         if text not in reported:  # once in a log
             write_log(config, f"{item.name}: {text}")
-        reported.add(text)
+        reported.append(text)
         progress.phase(text, None)
 
     begun_s = time.monotonic()

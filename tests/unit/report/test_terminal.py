@@ -14,6 +14,7 @@ from pytest_accel.report.terminal import (
     lines_of,
     padded_rows,
     verdict_line,
+    wrapped,
 )
 from pytest_accel.stats.gate import Estimate, Outcome, Verdict
 from pytest_accel.stats.run import Run
@@ -156,6 +157,36 @@ def test_table_is_aligned(columns, rows, lines):
     assert lines_of(columns, [[Cell(text=text) for text in row] for row in rows]) == lines
 
 
+WIDE = "test_训练_大语言模型_😀[批量大小=128]"  # 37 columns in 25 characters
+COLUMNS = [Column(title="benchmark"), Column(title="verdict"), Column(title="throughput"), Column(title="x")]
+
+
+def shown_rows(name: str, width: int) -> list[str]:
+    rows = [[Cell(text=each) for each in (name, "REGRESSED", "1,234", "y")] for name in (name, "test_short")]
+    return ["".join(cell.text for cell in row) for row in padded_rows(COLUMNS, rows, width)[0]]
+
+
+def test_wide_characters_take_two_columns():
+    assert shown_rows(WIDE, 80) == [
+        f"benchmark{' ' * 28}  verdict    throughput  x",
+        f"{WIDE}  REGRESSED  1,234       y",
+        f"test_short{' ' * 27}  REGRESSED  1,234       y",
+    ]
+    assert shown_rows(WIDE, 40)[1:] == [
+        "test_训练_大语…批量大小=128]  REGRESSED",
+        f"test_short{' ' * 19}  REGRESSED",
+    ]
+    note = wrapped(f"note: {WIDE}: {WIDE}", 40)
+    assert note == ["note:", f"    {WIDE}:", f"    {WIDE}"]
+
+
+def test_name_longer_than_the_terminal_leaves_room_for_figures():
+    header, long, _ = shown_rows("test_" + "x" * 300, 80)
+    assert header.split() == ["benchmark", "verdict", "throughput", "x"]
+    assert len(long) == 80
+    assert "…" in long
+
+
 def test_markup_belongs_to_its_cell():
     (header, row), _ = padded_rows(
         [Column(title="verdict")], [[Cell(text="REGRESSED", markup={"red": True})]]
@@ -260,6 +291,13 @@ def test_line_never_wraps(progress, terminal, taken):
     terminal.width_of_current_line = taken
     progress.phase("measuring a benchmark with a rather long description of what it does", 5.0)
     assert taken + len(terminal.shown) < max(terminal.fullwidth, taken + 1)
+
+
+def test_line_of_wide_characters_never_wraps(terminal, clock):
+    progress = Progress("训练" * 20, terminal, clock=lambda: clock.now)
+    progress.phase("compiling", None)
+    assert terminal.shown.endswith("…训练训练训练训练: compiling")
+    assert len(terminal.shown) + terminal.shown.count("训") + terminal.shown.count("练") < 60
 
 
 def test_without_a_terminal_nothing_happens():

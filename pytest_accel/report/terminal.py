@@ -388,8 +388,9 @@ class Progress:
         *,
         log: Callable[[str], None] | None = None,
         left_s: float | None = None,
+        logged_s: float | None = None,
     ) -> None:
-        """`left_s` is what is left of the session, once that is known."""
+        """`left_s` is what is left of the session, once that is known; `logged_s` when its log had its last line."""
         self._label = label
         self._terminal = terminal
         self._uncaptured = uncaptured
@@ -397,7 +398,8 @@ class Progress:
         self._log = log
         self._phase = ""
         self._until: float | None = None
-        self._began = self._shown = self._logged = clock()
+        self._began = self._shown = clock()
+        self.logged_s = self._began if logged_s is None else logged_s
         self._ends = None if left_s is None else self._began + left_s
         self.spent_s: defaultdict[str, float] = defaultdict(float)  # by phase
 
@@ -436,8 +438,8 @@ class Progress:
         if self._terminal is not None:
             room = self._terminal.fullwidth - self._terminal.width_of_current_line
             self._write(f" {self.text(now, room - 2)}")
-        if self._log is not None and now - self._logged >= self.log_interval_s:
-            self._logged = now
+        if self._log is not None and now - self.logged_s >= self.log_interval_s:
+            self.logged_s = now
             self._log(self.text(now))
 
     def _write(self, text: str) -> None:

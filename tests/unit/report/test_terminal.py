@@ -173,7 +173,7 @@ def test_wide_characters_take_two_columns():
         f"test_short{' ' * 27}  REGRESSED  1,234       y",
     ]
     assert shown_rows(WIDE, 40)[1:] == [
-        "test_训练_大语…批量大小=128]  REGRESSED",
+        "test_训练_大语言模型…小=128]   REGRESSED",
         f"test_short{' ' * 19}  REGRESSED",
     ]
     note = wrapped(f"note: {WIDE}: {WIDE}", 40)
@@ -276,6 +276,18 @@ def test_log_has_a_line_every_half_minute(clock):
         clock.now += 1
         progress.tick()
     assert lines == [f"test_gpt: compiling, {at}" for at in ("0:30", "1:00", "1:30", "2:00", "2:30")]
+
+
+def test_log_has_its_lines_also_where_every_run_is_short(clock):
+    lines, logged_s = [], None
+    for run in range(7):
+        progress = Progress(f"run {run}", None, clock=lambda: clock.now, log=lines.append, logged_s=logged_s)
+        progress.phase("measuring", None)
+        for _ in range(10):
+            clock.now += 1
+            progress.tick()
+        logged_s = progress.logged_s
+    assert lines == ["run 2: measuring, 0:10", "run 5: measuring, 0:10"]
 
 
 def test_ticks_are_rare_however_often_they_come(progress, terminal, clock):

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 GAP = "  "
 _NARROWEST = 12  # characters of a clipped cell
+_LEAST_ROOM = 24  # columns for progress behind pytest's line, which -v fills to its end
 _HOST_BOUND = 0.95  # share of a step above which launching sets the pace
 
 # --- lines ------------------------------------------------------------------------------------------
@@ -436,20 +437,28 @@ class Progress:
     def _show(self, now: float) -> None:
         self._shown = now
         if self._terminal is not None:
-            room = self._terminal.fullwidth - self._terminal.width_of_current_line
-            self._write(f" {self.text(now, room - 2)}")
+            self._write(f" {self.text(now, self._room(self._terminal) - 1)}")
         if self._log is not None and now - self.logged_s >= self.log_interval_s:
             self.logged_s = now
             self._log(self.text(now))
+
+    def _room(self, terminal: TerminalWriter) -> int:
+        """Return the columns behind pytest's line; of the line below, where those are too few."""
+        room = terminal.fullwidth - terminal.width_of_current_line - 1
+        return room if room >= _LEAST_ROOM else terminal.fullwidth - 1
 
     def _write(self, text: str) -> None:
         if self._terminal is None:
             return
         with self._uncaptured():
-            room = max(0, self._terminal.fullwidth - self._terminal.width_of_current_line - 1)
+            room, taken = self._room(self._terminal), self._terminal.width_of_current_line
             line = self._terminal._current_line  # noqa: SLF001 - pytest fills its line by it; this text is no part of it
-            # DEC save, erase to the end of the line, text, restore.
             while display_width(text) > room:
                 text = text[:-1]
-            self._terminal.write(f"\x1b7\x1b[K{text}\x1b8", flush=True)
+            if room + taken < self._terminal.fullwidth:
+                # DEC save, erase to the end of the line, text, restore.
+                shown = f"\x1b7\x1b[K{text}\x1b8"
+            else:  # the line below may scroll, which a saved position does not: up again, and to the right
+                shown = f"\n\x1b[K{text}\r\x1b[A\x1b[{taken}C"
+            self._terminal.write(shown, flush=True)
             self._terminal._current_line = line  # noqa: SLF001

@@ -21,7 +21,8 @@ WIDTHS = (80, 120, 200)
 REPOSITORY = Path(__file__).parents[2]
 LONG = "test_step[a-configuration-that-takes-more-than-half-of-80-columns]"
 CLI = "import sys; from pytest_accel.cli import main; sys.exit(main(sys.argv[1:]))"
-_LIVE = re.compile(r"\x1b7.*?\x1b8", re.DOTALL)  # the live line, erased again
+# The live line behind pytest's or below it, erased again.
+_LIVE = re.compile(r"\x1b7.*?\x1b8|\r?\n\x1b\[K[^\n]*?\r\x1b\[A\x1b\[\d+C", re.DOTALL)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[mK]")
 
 
@@ -105,6 +106,15 @@ def test_progress_names_benchmark_and_phase(screens):
     for phase in ("starting a process", "building", "first step", "warming up", "measuring, 0:00 left"):
         assert f" test_step[800m]: {phase}" in screens[200]
     assert re.search(r" test_slower: first step; about 0:\d\d left of the session", screens[200])
+
+
+def test_progress_is_below_a_line_that_is_full(project):
+    written = on_terminal(project.folder, 80, "-m", "pytest", *PLUGINS, *QUICK, "-v", "--accel-repeats=1")
+    below = re.findall(r"\n\x1b\[K([^\n]*?)\r\x1b\[A\x1b\[79C", written)
+    assert any(": warming up" in text for text in below)
+    assert below[-1] == "", "it is erased"
+    (first,) = [line for line in lines(written) if line.startswith("test_suite.py::test_step[800m] ")]
+    assert first.endswith("[ 33%]")
 
 
 @pytest.mark.parametrize("columns", WIDTHS)

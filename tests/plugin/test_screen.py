@@ -158,7 +158,7 @@ def test_dots_are_in_order_and_repeats_have_a_line_of_their_own(bench):
     assert re.match(r"repeats FF +\[100%\]$", result.outlines[at + 1])
 
 
-def test_repeats_in_verbose_output_are_named(bench):
+def test_repeats_in_verbose_output_are_named_as_their_verdicts(bench, monkeypatch):
     bench.benchmarks("test_slow")
     bench.baseline(test_slow=bench.FASTER)
     result = bench.run("-v", "--accel-repeats=2")
@@ -166,6 +166,11 @@ def test_repeats_in_verbose_output_are_named(bench):
         ["test_suite.py::test_slow REPEATED BELOW*", "test_suite.py::test_slow FAILED*"]
     )
     assert not any(line.startswith("repeats ") for line in result.outlines)
+    monkeypatch.chdir(bench.pytester.mkdir("below"))
+    result = bench.run("-v", "--accel-repeats=2", "..", "--rootdir=..")
+    result.stdout.fnmatch_lines(
+        ["../test_suite.py::test_slow REPEATED BELOW*", "../test_suite.py::test_slow FAILED*"]
+    )
 
 
 FINDINGS = (

@@ -459,6 +459,7 @@ class Progress:
                 # DEC save, erase to the end of the line, text, restore.
                 shown = f"\x1b7\x1b[K{text}\x1b8"
             else:  # the line below may scroll, which a saved position does not: up again, and to the right
-                shown = f"\n\x1b[K{text}\r\x1b[A\x1b[{taken}C"
+                column = (taken - 1) % self._terminal.fullwidth + 1  # of a line that may have wrapped
+                shown = f"\n\x1b[K{text}\r\x1b[A\x1b[{column}C"
             self._terminal.write(shown, flush=True)
             self._terminal._current_line = line  # noqa: SLF001

@@ -218,7 +218,8 @@ class Terminal:
 
     @property
     def shown_below(self) -> str:
-        last, end = self.written[-1], f"\r\x1b[A\x1b[{self.width_of_current_line}C"
+        column = self.width_of_current_line - (80 if self.width_of_current_line > 80 else 0)
+        last, end = self.written[-1], f"\r\x1b[A\x1b[{column}C"
         assert last.startswith("\n\x1b[K")
         assert last.endswith(end)
         return last.removeprefix("\n\x1b[K").removesuffix(end)
@@ -312,7 +313,7 @@ def test_line_never_wraps(progress, terminal, taken):
     assert taken + len(terminal.shown) < terminal.fullwidth
 
 
-@pytest.mark.parametrize("taken", [56, 79, 80])
+@pytest.mark.parametrize("taken", [56, 79, 80, 95])
 def test_line_is_below_where_there_is_no_room(progress, terminal, taken):
     terminal.width_of_current_line = taken
     progress.phase("measuring a benchmark with a rather long description of what it does", 5.0)

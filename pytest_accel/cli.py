@@ -90,7 +90,3 @@ def _add(commands: argparse._SubParsersAction[argparse.ArgumentParser], name: st
     if each.runs_pytest:
         sub.usage = f"{sub.format_usage().removeprefix('usage: ').rstrip()} -- PYTEST_ARGS"
     sub.set_defaults(run=each.run, called=each.name)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

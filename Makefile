@@ -10,13 +10,15 @@ export PYTHONDONTWRITEBYTECODE =
 
 prepare: $(READY)
 
-# Four of the rows for a CPU. Its baselines are those of this machine, and stay out of baselines/.
+# Four of the rows for a CPU. Its baselines are those of this machine, and stay out of baselines/; an interrupted recording
+# goes on in the next run.
 BENCH := .accel/bench/$(shell uname -n)
 bench: $(READY)
-	@test -d $(BENCH) || echo "First run on this machine: it records a baseline, and the next one is judged against it."
+	@test -e $(BENCH)/complete || echo "First run on this machine: it records a baseline, and the next one is judged against it."
 	$(BIN)/python -m pytest bench_suites -m cpu -k "autoencoder or fine_tuning or small_cnn or small_gpt_training" \
 		--accel-baselines $(BENCH) --accel-budget 1s --accel-tolerance auto --accel-within 2min \
-		$(if $(wildcard $(BENCH)),,--accel-record=3) $(ARGS)
+		$(if $(wildcard $(BENCH)/complete),,--accel-record=3) $(ARGS)
+	@test ! -d $(BENCH) || touch $(BENCH)/complete
 
 # Files go in their own order, slow ones first: xdist would begin with those that have the most tests.
 test: $(READY) lint

@@ -43,6 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `| head` has read enough
         sys.stderr.close()  # or the interpreter complains of it once more at its end
         return 0
+    except KeyboardInterrupt:
+        print(f"pytest-accel {called}: interrupted", file=sys.stderr)
+        return 2  # as pytest
     except OSError as error:  # a full disk, a folder that is not ours
         place = f"{error.filename}: " if error.filename else ""
         print(f"pytest-accel {called}: {place}{error.strerror or error}", file=sys.stderr)

@@ -375,17 +375,20 @@ def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:
     prefix = "PYTEST_ACCEL_"
     ours = {name for name in environ if name.startswith(prefix)} - _NO_SETTINGS
     known = {option.variable: option for option in OPTIONS}
-    for name in sorted(ours - {each for each, option in known.items() if option.in_ini}):
+    settable = {each for each, option in known.items() if option.in_ini}
+    for name in sorted(ours - settable):
         if name in known:
             raise pytest.UsageError(
                 f"{name}: it is no variable. Write {known[name].flag} on the command line."
             )
         from difflib import get_close_matches
 
-        ends = [each.removeprefix(prefix) for each in known]
+        ends = sorted(each.removeprefix(prefix) for each in settable)
         near = get_close_matches(name.removeprefix(prefix), ends, n=1)
         hint = f" Did you mean {prefix}{near[0]}?" if near else ""
-        raise pytest.UsageError(f"{name}: there is no such setting.{hint} `pytest --help` lists all.")
+        raise pytest.UsageError(
+            f"{name}: there is no such setting.{hint} Unset it: then `pytest --help` lists all."
+        )
 
 
 def _refuse_contradictions(settings: Settings) -> None:

@@ -28,7 +28,7 @@ for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 # These tests run pytest in pytest. Under xdist (`make test` uses both cores) the inner one is no worker of the
-# outer one, and pytest-benchmark would switch itself off in it. Workers have COLUMNS, too: tables would lose columns.
+# outer one, and pytest-benchmark would switch itself off in it. Its workers have COLUMNS=80, which would wrap lines.
 for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_XDIST_TESTRUNUID", "COLUMNS"):
     os.environ.pop(name, None)
 

@@ -20,12 +20,19 @@ def test_nothing_advises_to_install_this_package_by_its_name():
                 ), path
 
 
-def test_make_bench_records_on_its_first_run_only(tmp_path):
-    def command(folder):
-        make = ["make", "-n", "-o", "none/.ready", "bench", "VENV=none", f"BENCH={folder}"]
-        done = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=True)
-        return done.stdout
+def test_make_bench_records_until_a_recording_was_complete(tmp_path):
+    folder, program = tmp_path / "baselines", tmp_path / "venv" / "bin" / "python"
+    program.parent.mkdir(parents=True)
 
-    assert "--accel-record" in command(tmp_path / "none-yet")
-    assert "--accel-record" not in command(tmp_path)
-    assert f"--accel-baselines {tmp_path} " in command(tmp_path)
+    def bench(status):
+        program.write_text(f"#!/bin/sh\nmkdir -p {folder}\nexit {status}\n")
+        program.chmod(0o755)
+        venv = tmp_path / "venv"
+        make = ["make", "-o", f"{venv}/.ready", "bench", f"VENV={venv}", f"BENCH={folder}"]
+        done = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert (done.returncode == 0) is (status == 0)
+        assert f"--accel-baselines {folder} " in done.stdout
+        return "--accel-record" in done.stdout
+
+    interrupted, first, second = bench(2), bench(0), bench(1)
+    assert (interrupted, first, second) == (True, True, False)

@@ -98,7 +98,11 @@ def demo(args: argparse.Namespace) -> int:
 def _write_project(folder: Path) -> None:
     """Write the files of the project; what an earlier demo left there is removed, and files of others are refused."""
     there = {path.name: path for path in folder.iterdir()} if folder.is_dir() else {}
-    changed = [name for name, text in FILES.items() if name in there and there[name].read_text() != text]
+    changed = [
+        name for name, text in FILES.items() if name in there and there[name].read_bytes() != text.encode()
+    ]
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is no folder. Name a new one.")
     if others := sorted({*there} - FILES.keys() - _WRITTEN) + changed:
         raise ValueError(f"{folder} has files of yours: {', '.join(others)}. Name a new folder.")
     if there and not FILES.keys() & there.keys():

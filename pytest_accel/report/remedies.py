@@ -121,8 +121,7 @@ def rerun(results: Sequence[Result], command: Sequence[str], session: Sequence[R
 
 
 def _marker(command: Sequence[str]) -> list[str]:
-    found = (name[2:] or value for name, value in with_values(command) if name.startswith("-m"))
-    expression = next(filter(None, found), "")
+    expression = next((value for name, value in with_values(command) if name == "-m" and value), "")
     return ["-m", expression] if expression else []
 
 
@@ -150,8 +149,9 @@ def kept_options(command: Sequence[str]) -> list[str]:
 
 
 def with_values(command: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield each option with its possible value: joined by `=`, or the next word."""
+    """Yield each option with its possible value: joined, as in `-oname=value` and `--name=value`, or the next word."""
     for index, part in enumerate(command):
-        name, joined, value = part.partition("=")
+        is_short = part.startswith("-") and not part.startswith("--")
+        name, joined, value = (part[:2], part[2:], part[2:]) if is_short else part.partition("=")
         if part.startswith("-"):
             yield name, value if joined else "".join(command[index + 1 : index + 2])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import textwrap
 import time
+import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 GAP = "  "
 _NARROWEST = 12  # characters of a clipped cell
+_LEAST_ROOM = 24  # columns for progress behind pytest's line, which -v fills to its end
 _HOST_BOUND = 0.95  # share of a step above which launching sets the pace
 
 # --- lines ------------------------------------------------------------------------------------------
@@ -264,6 +266,25 @@ class Cell:
     markup: Mapping[str, bool] = field(default_factory=dict)
 
 
+def display_width(text: str) -> int:
+    """Return the columns that a text takes: East Asian characters and emoji take two, combining marks none."""
+    return len(text) if text.isascii() else sum(map(_columns_of, text))
+
+
+def _columns_of(character: str) -> int:
+    if unicodedata.category(character) in {"Mn", "Me", "Cf"}:
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def _clipped_to(text: str, width: int) -> str:
+    """Return a text without its middle, in at most so many columns."""
+    characters = width
+    while display_width(found := clipped(text, characters)) > width:
+        characters -= 1
+    return found
+
+
 def screen_width() -> int | None:
     """Return the columns of the terminal, or those that COLUMNS names; None where output is a file."""
     return shutil.get_terminal_size(fallback=(0, 0)).columns or None
@@ -275,22 +296,30 @@ def padded_rows(
     """Return a header and the rows, padded, and the titles of columns that `width` has no room for.
 
     Columns without a value are left out. The most important columns come first: the last ones are left out until the others
-    fit. Where even two are too wide, the first column's texts lose their middle, then the second's.
+    fit. Where even two are too wide, the first column's texts lose their middle, and then the second's: half of the width
+    is the first's, and what others leave.
     """
     shown = [index for index in range(len(columns)) if any(row[index].text for row in rows)]
-    widths = {i: max(len(columns[i].title), *(len(row[i].text) for row in rows)) for i in shown}
+    widths = {
+        i: max(display_width(text) for text in (columns[i].title, *(row[i].text for row in rows)))
+        for i in shown
+    }
     left_out: list[str] = []
     if width is not None:
+        wanted = dict(widths)
+        if shown and _table_width(shown[:2], widths) > width:
+            widths[shown[0]] = min(widths[shown[0]], max(_NARROWEST, width // 2))
         while len(shown) > 2 and _table_width(shown, widths) > width:
             left_out.insert(0, columns[shown.pop()].title)
         for index in shown:
-            over = _table_width(shown, widths) - width
-            widths[index] = max(widths[index] - max(0, over), min(widths[index], _NARROWEST))
+            room = widths[index] + width - _table_width(shown, widths)
+            widths[index] = min(wanted[index], max(room, _NARROWEST))
     header = [Cell(text=column.title, markup={"bold": True}) for column in columns]
 
     def padded(index: int, cell: Cell) -> Cell:
-        text = clipped(cell.text, widths[index])
-        text = (text.rjust if columns[index].right else text.ljust)(widths[index])
+        text = _clipped_to(cell.text, widths[index])
+        blanks = " " * (widths[index] - display_width(text))
+        text = blanks + text if columns[index].right else text + blanks
         return replace(cell, text=text.rstrip() if index == shown[-1] else text + GAP)
 
     return [[padded(index, row[index]) for index in shown] for row in (header, *rows)], left_out
@@ -315,17 +344,17 @@ def lines_of(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> list[
 
 def wrapped(text: str, width: int | None, *, first: str = "", indent: str = "    ") -> list[str]:
     """Return a text in lines of at most `width`; words stay whole, such as paths to copy."""
-    if width is None or len(first) + len(text) <= width:
+    if width is None or display_width(first + text) <= width:
         return [f"{first}{text}".rstrip()]
-    found = textwrap.wrap(
-        text.replace(" %", "\xa0%"),
+    found = textwrap.wrap(  # which counts characters: \0 stands for the second column of a wide one
+        "".join(each + "\0" * (_columns_of(each) - 1) for each in text.replace(" %", "\xa0%")),
         max(width, len(indent) + 30),
         initial_indent=first,
         subsequent_indent=indent,
         break_long_words=False,
         break_on_hyphens=False,
     )
-    return [line.replace("\xa0%", " %") for line in found]
+    return [line.replace("\xa0%", " %").replace("\0", "") for line in found]
 
 
 def fitted(lines: Iterable[str]) -> list[str]:
@@ -360,8 +389,9 @@ class Progress:
         *,
         log: Callable[[str], None] | None = None,
         left_s: float | None = None,
+        logged_s: float | None = None,
     ) -> None:
-        """`left_s` is what is left of the session, once that is known."""
+        """`left_s` is what is left of the session, once that is known; `logged_s` when its log had its last line."""
         self._label = label
         self._terminal = terminal
         self._uncaptured = uncaptured
@@ -369,7 +399,8 @@ class Progress:
         self._log = log
         self._phase = ""
         self._until: float | None = None
-        self._began = self._shown = self._logged = clock()
+        self._began = self._shown = clock()
+        self.logged_s = self._began if logged_s is None else logged_s
         self._ends = None if left_s is None else self._began + left_s
         self.spent_s: defaultdict[str, float] = defaultdict(float)  # by phase
 
@@ -399,25 +430,36 @@ class Progress:
         left = ""
         if self._ends is not None and self._ends > now:  # an estimate that proved too short says nothing
             left = f"; about {minutes(self._ends - now)} left of the session"
-        if width is None or len(self._label + phase + left) <= width:
+        if width is None or display_width(self._label + phase + left) <= width:
             return f"{self._label}{phase}{left}"
-        return clipped(self._label, max(_NARROWEST, width - len(phase))) + phase
+        return _clipped_to(self._label, max(_NARROWEST, width - display_width(phase))) + phase
 
     def _show(self, now: float) -> None:
         self._shown = now
         if self._terminal is not None:
-            room = self._terminal.fullwidth - self._terminal.width_of_current_line
-            self._write(f" {self.text(now, room - 2)}")
-        if self._log is not None and now - self._logged >= self.log_interval_s:
-            self._logged = now
+            self._write(f" {self.text(now, self._room(self._terminal) - 1)}")
+        if self._log is not None and now - self.logged_s >= self.log_interval_s:
+            self.logged_s = now
             self._log(self.text(now))
+
+    def _room(self, terminal: TerminalWriter) -> int:
+        """Return the columns behind pytest's line; of the line below, where those are too few."""
+        room = terminal.fullwidth - terminal.width_of_current_line - 1
+        return room if room >= _LEAST_ROOM else terminal.fullwidth - 1
 
     def _write(self, text: str) -> None:
         if self._terminal is None:
             return
         with self._uncaptured():
-            room = max(0, self._terminal.fullwidth - self._terminal.width_of_current_line - 1)
+            room, taken = self._room(self._terminal), self._terminal.width_of_current_line
             line = self._terminal._current_line  # noqa: SLF001 - pytest fills its line by it; this text is no part of it
-            # DEC save, erase to the end of the line, text, restore.
-            self._terminal.write(f"\x1b7\x1b[K{text[:room]}\x1b8", flush=True)
+            while display_width(text) > room:
+                text = text[:-1]
+            if room + taken < self._terminal.fullwidth:
+                # DEC save, erase to the end of the line, text, restore.
+                shown = f"\x1b7\x1b[K{text}\x1b8"
+            else:  # the line below may scroll, which a saved position does not: up again, and to the right
+                column = (taken - 1) % self._terminal.fullwidth + 1  # of a line that may have wrapped
+                shown = f"\n\x1b[K{text}\r\x1b[A\x1b[{column}C"
+            self._terminal.write(shown, flush=True)
             self._terminal._current_line = line  # noqa: SLF001

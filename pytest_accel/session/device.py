@@ -41,6 +41,9 @@ RANK_END = pytest.StashKey["RankConnection"]()  # set in a worker process only
 BINDING = pytest.StashKey[str]()  # in words, for the environment of a measurement
 WAITED_S = pytest.StashKey[float]()  # spent by this session waiting for its devices
 WARMING_S = pytest.StashKey[float]()  # spent by this session compiling and warming up, whatever came of it
+LOGGED_S = pytest.StashKey[
+    float
+]()  # when the log had its last line of progress: runs may be shorter than its interval
 STEP_FACTS = pytest.StashKey[dict[str, str]]()  # of the built step: what an upgrade may change
 
 
@@ -161,11 +164,13 @@ def live_progress(config: pytest.Config, label: str, *, left_s: float | None = N
     # The writer knows how much of the line is taken.
     shown = reporter._tw if reporter is not None and _is_live(reporter) else None  # noqa: SLF001
     log = None if shown else partial(write_log, config)
-    progress = Progress(label, shown, lambda: _uncaptured(config), log=log, left_s=left_s)
+    logged_s = config.stash.get(LOGGED_S, None)
+    progress = Progress(label, shown, lambda: _uncaptured(config), log=log, left_s=left_s, logged_s=logged_s)
     try:
         yield progress
     finally:
         progress.close()
+        config.stash[LOGGED_S] = progress.logged_s
         warming_s = sum(progress.spent_s[phase] for phase in (COMPILING, FIRST_STEP, WARMING_UP))
         config.stash[WARMING_S] = config.stash.get(WARMING_S, 0.0) + warming_s
 
@@ -216,12 +221,15 @@ def hold_devices(
     config = item.config
     off = not is_benchmark(item) or config.getoption("benchmark_disable", default=False)
     devices = () if off else config.stash[SELECTION].machine.devices_for(platform)
-    reported: set[str] = set()
+    reported: list[str] = []
 
     def waiting(text: str) -> None:
+        if reported[-1:] == [text]:
+            progress.tick()
+            return
         if text not in reported:  # once in a log
             write_log(config, f"{item.name}: {text}")
-        reported.add(text)
+        reported.append(text)
         progress.phase(text, None)
 
     begun_s = time.monotonic()

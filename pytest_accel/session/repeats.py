@@ -17,6 +17,7 @@ from pytest_accel.session.case import MOST_REPLACED, Case
 from pytest_accel.session.device import live_progress
 from pytest_accel.session.recording import refuse_mixture
 from pytest_accel.session.reports import Finisher, changes_line, failed_report, is_expected_to_fail
+from pytest_accel.session.summary import from_here
 from pytest_accel.session.worker_process import ItemResult
 from pytest_accel.session.workers import Workers
 from pytest_accel.stats.environment import Change
@@ -194,7 +195,8 @@ class Repeats:
         if reporter is None:
             return
         if reporter.showlongtestinfo:
-            reporter.write_ensure_prefix(f"{case.node_id} ", "REPEATED BELOW", yellow=True)
+            named = from_here(self.config, case.node_id)
+            reporter.write_ensure_prefix(f"{named} ", "REPEATED BELOW", yellow=True)
         elif reporter.showfspath:
             reporter.write_fspath_result(case.node_id, REPEATED, yellow=True)
         else:

@@ -219,13 +219,13 @@ def _record_command(config: pytest.Config, missing: Sequence[Result], measured: 
 
     def here(result: Result) -> Result:
         is_of_wheel = naming([result.benchmark], command) != [result.benchmark]
-        return result if is_of_wheel else replace(result, benchmark=_from_here(config, result.benchmark))
+        return result if is_of_wheel else replace(result, benchmark=from_here(config, result.benchmark))
 
     again = rerun([*map(here, missing)], command, [*map(here, measured)])
     return f"{shlex.join(pytest_command())}{again.removeprefix('pytest')} --accel-record"
 
 
-def _from_here(config: pytest.Config, node_id: str) -> str:
+def from_here(config: pytest.Config, node_id: str) -> str:
     """Return a node id relative to the folder that pytest is called in."""
     path, separator, name = node_id.partition("::")
     return os.path.relpath(config.rootpath / path, config.invocation_params.dir) + separator + name

@@ -20,7 +20,9 @@ from tests.plugin.conftest import LONG_S, PLUGINS, QUICK, environment
 WIDTHS = (80, 120, 200)
 REPOSITORY = Path(__file__).parents[2]
 LONG = "test_step[a-configuration-that-takes-more-than-half-of-80-columns]"
-_LIVE = re.compile(r"\x1b7.*?\x1b8", re.DOTALL)  # the live line, erased again
+CLI = "import sys; from pytest_accel.cli import main; sys.exit(main(sys.argv[1:]))"
+# The live line behind pytest's or below it, erased again.
+_LIVE = re.compile(r"\x1b7.*?\x1b8|\r?\n\x1b\[K[^\n]*?\r\x1b\[A\x1b\[\d+C", re.DOTALL)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[mK]")
 
 
@@ -106,6 +108,15 @@ def test_progress_names_benchmark_and_phase(screens):
     assert re.search(r" test_slower: first step; about 0:\d\d left of the session", screens[200])
 
 
+def test_progress_is_below_a_line_that_is_full(project):
+    written = on_terminal(project.folder, 80, "-m", "pytest", *PLUGINS, *QUICK, "-v", "--accel-repeats=1")
+    below = re.findall(r"\n\x1b\[K([^\n]*?)\r\x1b\[A\x1b\[79C", written)
+    assert any(": warming up" in text for text in below)
+    assert below[-1] == "", "it is erased"
+    (first,) = [line for line in lines(written) if line.startswith("test_suite.py::test_step[800m] ")]
+    assert first.endswith("[ 33%]")
+
+
 @pytest.mark.parametrize("columns", WIDTHS)
 @pytest.mark.parametrize(
     "arguments",
@@ -148,7 +159,7 @@ def test_dots_are_in_order_and_repeats_have_a_line_of_their_own(bench):
     assert re.match(r"repeats FF +\[100%\]$", result.outlines[at + 1])
 
 
-def test_repeats_in_verbose_output_are_named(bench):
+def test_repeats_in_verbose_output_are_named_as_their_verdicts(bench, monkeypatch):
     bench.benchmarks("test_slow")
     bench.baseline(test_slow=bench.FASTER)
     result = bench.run("-v", "--accel-repeats=2")
@@ -156,6 +167,11 @@ def test_repeats_in_verbose_output_are_named(bench):
         ["test_suite.py::test_slow REPEATED BELOW*", "test_suite.py::test_slow FAILED*"]
     )
     assert not any(line.startswith("repeats ") for line in result.outlines)
+    monkeypatch.chdir(bench.pytester.mkdir("below"))
+    result = bench.run("-v", "--accel-repeats=2", "..", "--rootdir=..")
+    result.stdout.fnmatch_lines(
+        ["../test_suite.py::test_slow REPEATED BELOW*", "../test_suite.py::test_slow FAILED*"]
+    )
 
 
 FINDINGS = (

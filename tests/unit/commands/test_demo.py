@@ -63,6 +63,10 @@ def test_a_folder_with_files_of_others_is_refused(run, tmp_path):
     (tmp_path / "mine" / "notes.txt").write_text("")
     assert "mine has files of yours: notes.txt. Name a new folder." in run("mine", status=2)
     assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == ["baselines", "notes.txt"]
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "pytest.ini").write_bytes(b"\xff")
+    assert "other has files of yours: pytest.ini" in run("other", status=2)
+    assert "other/pytest.ini is no folder. Name a new one." in run("other/pytest.ini", status=2)
 
 
 @pytest.fixture
@@ -87,6 +91,14 @@ def test_what_the_page_needs_is_named_and_the_rest_goes_on(run, sessions, monkey
     asked = sessions(Ending.RECORDED, Outcome.OK, Outcome.REGRESSED)
     assert "The HTML page of a session needs plotly: pip install plotly" in run()
     assert asked == [("--accel-record",), (), ("--accel-slowdown=50%",)]
+
+
+def test_interrupt_ends_it_without_a_traceback(run, monkeypatch):
+    def interrupted(_folder, _options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo, "_pytest", interrupted)
+    assert run(status=2) == "pytest-accel demo: interrupted\n"
 
 
 def test_a_verdict_that_stays_open_is_said(run, sessions):

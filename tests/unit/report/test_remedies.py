@@ -94,3 +94,4 @@ def test_options_of_the_measurement_are_kept():
     strict = ["--accel-tolerance=2%", "--accel-inconclusive=fail", "--accel-stale-baseline=warn"]
     expected = ["--accel-budget=3s", "-p", "mine", "--accel-require", *strict]
     assert kept_options([*command, *strict]) == expected
+    assert kept_options(["-vv", "-oaccel_warmup=20ms", "-pmine"]) == ["-o", "accel_warmup=20ms", "-p", "mine"]

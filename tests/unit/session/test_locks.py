@@ -321,21 +321,22 @@ def item(pytestconfig, monkeypatch):
 
 
 def test_session_waits_for_devices_and_holds_them_while_it_measures(item, monkeypatch):
-    said, phases = [], []
+    said, phases, ticks = [], [], []
     monkeypatch.setattr(device, "write_log", lambda config, text: said.append(text))
     monkeypatch.setattr(locks, "_REPORT_S", 0.0)
     with holder(A) as first:
 
-        def phase(text, remaining_s):
-            phases.append(text)
-            if len(phases) == 3:
+        def tick():
+            ticks.append(1)
+            if len(ticks) == 2:
                 first.stdin.close()
 
-        progress = SimpleNamespace(phase=phase)
+        progress = SimpleNamespace(phase=lambda text, remaining_s: phases.append(text), tick=tick)
         with hold_devices(item, Settings(), PlatformName("h200"), progress):
             assert "refused" in answer(A)
         assert answer(A) == "held"
         assert len(said) == 1, "once in a log"
+        assert len(phases) == 1, "the clock of the wait goes on"
         assert said[0].startswith(f"test_step: waiting for GPU-8f3aab12: held by pid {first.pid} ")
     assert item.config.stash[WAITED_S] > 0
 

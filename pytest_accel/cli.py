@@ -17,12 +17,14 @@ from pytest_accel.commands import (  # noqa: F401 - each registers itself
     upgrade,
 )
 from pytest_accel.commands.registry import COMMANDS, GROUPS, Command
+from pytest_accel.stats.quantities import did_you_mean
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command: 0 all is well, 1 it found what it looks for, 2 wrong usage or a wrong file."""
     own, for_pytest = _divide(sys.argv[1:] if argv is None else argv)
     parser = _parser()
+    _refuse_unknown_command(parser, own)
     args, unknown = parser.parse_known_args(own)
     if "called" not in args and not unknown:  # no command: what there is
         args.parser.print_help()
@@ -50,6 +52,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         place = f"{error.filename}: " if error.filename else ""
         print(f"pytest-accel {called}: {place}{error.strerror or error}", file=sys.stderr)
         return 2
+
+
+def _refuse_unknown_command(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
+    """Refuse a misspelt command, and name the nearest."""
+    known, named = {" ".join(name) for name in COMMANDS}, ""
+    for word in words[:2]:
+        named = f"{named} {word}".strip()
+        if word.startswith("-") or named in known:
+            return
+        if not any(each.startswith(f"{named} ") for each in known):
+            parser.error(
+                f"there is no command {named!r}.{did_you_mean(named, known)} `pytest-accel` lists them."
+            )
 
 
 def _divide(argv: Sequence[str]) -> tuple[list[str], list[str]]:

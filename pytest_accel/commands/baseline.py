@@ -17,6 +17,7 @@ from pytest_accel.commands.registry import (
     baselines_folder,
     by_keyword,
     command,
+    find_project,
     project_catalogue,
 )
 
@@ -164,6 +165,9 @@ def edit(args: argparse.Namespace) -> int:
         raise ValueError(f"No baseline in {folder / args.platform} matches -k {args.keyword!r}.")
     lines = edit_baselines(store, files, edits[0], reason=args.reason, at=_now(), wanted=wanted)
     print("\n".join(lines or ["There is nothing to change."]))
+    project = find_project(Path.cwd())
+    if args.tolerance is not None and (overridden := project.ini.get("accel_tolerance")):
+        print(f"accel_tolerance = {overridden} in {project.file} goes before stored tolerances.")
     if lines and not args.reason.strip():
         print('Nothing was changed. Write it with --reason "...".')
     return 0
@@ -196,12 +200,15 @@ def _tolerance(text: str) -> Tolerance:
 
 def _refuse_unknown(named: list[str], files: list[BaselineFile]) -> None:
     from pytest_accel.stats.quantities import did_you_mean
-    from pytest_accel.stats.run import both_keys
+    from pytest_accel.stats.run import both_keys, node_id_of
 
-    known = {key for file in files for key in file.benchmarks}
+    keys = {key for file in files for key in file.benchmarks}
     for name in named:
-        if known.isdisjoint(both_keys(name)):
-            raise ValueError(f"--remove {name}: no baseline has it.{did_you_mean(name, known)}")
+        if keys.isdisjoint((name, *both_keys(name))):
+            ids = {node_id_of(key) for key in keys}
+            same = sorted(each for each in ids if each.endswith(f"::{name}"))
+            hint = f" Write {' or '.join(same)}." if same else did_you_mean(name, ids)
+            raise ValueError(f"--remove {name}: no baseline has it.{hint}")
 
 
 def _now() -> str:

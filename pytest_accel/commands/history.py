@@ -145,7 +145,12 @@ def _chosen(history: History, args: argparse.Namespace) -> list[tuple[str, str]]
     """Return platform and key of the series that NAME and --platform select; none is an error, not an empty answer."""
     known = history.benchmarks()
     wanted = by_keyword(args.name)
-    chosen = [(platform, key) for platform, key in known if wanted(key) and args.platform in (None, platform)]
+    named = args.platform or ""
+    chosen = [
+        (platform, key)
+        for platform, key in known
+        if wanted(key) and (named in ("", platform) or platform.startswith(f"{named}-"))
+    ]
     if not chosen:
         platforms = ", ".join(sorted({platform for platform, _ in known})) or "none"
         raise ValueError(

@@ -17,17 +17,25 @@ if TYPE_CHECKING:
     argument(
         "--session", metavar="ID", help="a session of the history, by a beginning of its id (the newest)"
     ),
-    argument("-o", "--output", default="report.html", metavar="FILE", help="the page (report.html)"),
+    argument(
+        "-o",
+        "--output",
+        default="report.html",
+        metavar="FILE",
+        help="a page, or Markdown where it ends in .md (report.html)",
+    ),
     HISTORY,
     example="report results.json -o report.html",
 )
 def report(args: argparse.Namespace) -> int:
-    """Write the HTML page of a session.
+    """Write the HTML page or the Markdown summary of a session.
 
     Of results in a file, or of the history's newest session.
     """
+    from pytest_accel.report.markdown import render_summary
     from pytest_accel.report.page import write_page
     from pytest_accel.stats.quantities import counted, printable
+    from pytest_accel.storage.files import write_atomic
 
     history = history_file(args)
     session = _session(args, history)
@@ -35,7 +43,10 @@ def report(args: argparse.Namespace) -> int:
     if output.is_dir():
         raise ValueError(f"{output} is a folder. Name a file: -o {output / 'report.html'}")
     try:
-        write_page(output, session, history=history)
+        if output.suffix.lower() == ".md":
+            write_atomic(output, render_summary(session))
+        else:
+            write_page(output, session, history=history)
     except OSError as error:
         raise ValueError(
             f"{output} cannot be written: {error.strerror}. Name another file with -o."

@@ -152,12 +152,16 @@ class _Upgrade:
             f"--accel-json={results}",
             f"--accel-history={self.folder / 'history.sqlite'}",
         ]
+        environment = self.environments[slot.side]
+        if (
+            environment.python_path
+        ):  # an ini file's `pythonpath` would go before it, and both sides import the same
+            ours += ["-o", "pythonpath="]
         if excluded:
             ours += exclude_arguments(stem.with_suffix(".excluded"), excluded)
         title = f"block {slot.block} of {self.blocks}, {slot.place}/{RUNS_PER_BLOCK} {slot.side}"
         title += ", once more" if slot.attempt > 1 else ""
         title += f": {counted(len(wanted), 'benchmark')}" if wanted else ""
-        environment = self.environments[slot.side]
         # Ours before the user's own: those may end in paths after `--`.
         status = self.runner.run(environment.python("-m", "pytest", *ours, *self.arguments), log, title=title)
         if self.runner.signals:
@@ -291,6 +295,12 @@ class UpgradeEnvironment:
     def shown(self) -> str:
         return f"{self.name} {self.command!r}"
 
+    @property
+    def python_path(self) -> list[str]:
+        """The folders of PYTHONPATH, where it is set by `env PYTHONPATH=...`."""
+        found = (word.removeprefix("PYTHONPATH=") for word in self.words if word.startswith("PYTHONPATH="))
+        return list(filter(None, next(found, "").split(os.pathsep)))
+
     def python(self, *arguments: str) -> list[str]:
         """Return the command of a Python with these arguments there."""
         own = () if _PYTHON.fullmatch(Path(self.words[-1]).name) else ("python3",)
@@ -312,4 +322,9 @@ def environment_of(name: str, given: str) -> UpgradeEnvironment:
             f"{name} {given!r}: {missing}.{variable} Name a virtual environment, the path of a python, or a "
             f"command such as 'apptainer exec --nv {name.lower()}.sif'."
         )
-    return UpgradeEnvironment(name=name, words=words)
+    found = UpgradeEnvironment(name=name, words=words)
+    if Path(words[0]).name == "env" and (
+        missing_folders := [folder for folder in found.python_path if not Path(folder).exists()]
+    ):
+        raise ValueError(f"{name}: PYTHONPATH names {missing_folders[0]}, which does not exist.")
+    return found

@@ -75,7 +75,7 @@ def check_arguments(
 
 
 def check_first_step(step: Callable[[], object]) -> Callable[[], object]:
-    """Return the step for its first call: one that returns a coroutine or a generator has done nothing yet."""
+    """Return the step for its first call: one that returns a coroutine, a generator or a function did nothing."""
 
     def first() -> object:
         result = step()
@@ -84,6 +84,12 @@ def check_first_step(step: Callable[[], object]) -> Callable[[], object]:
             raise ArgumentError(
                 f"step: it returns a {type(result).__name__}, whose body did not run. "
                 "Pass a plain function that does the work when it is called."
+            )
+        if callable(result):
+            named = getattr(result, "__qualname__", type(result).__name__)
+            raise ArgumentError(
+                f"step: it returns {named}, which can be called, and did not call it. "
+                "Write accel.measure(lambda: step(x), ...), or accel.measure(step, ...)."
             )
         return result
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -22,7 +21,7 @@ from pytest_accel.stats.environment import TITLES, Environment
 from pytest_accel.stats.gate import THROUGHPUT
 from pytest_accel.stats.quantities import ASSUMED, counted, inert, noise_percent, percent, printable, si
 from pytest_accel.stats.run import RECORD_RUNS
-from pytest_accel.storage.baselines import BaselineEntry, BaselineFile
+from pytest_accel.storage.baselines import BaselineEntry, BaselineFile, LedgerEntry
 from pytest_accel.storage.codec import encode
 
 _ENVIRONMENT_FACTS = (
@@ -80,7 +79,7 @@ def _legend(stored: Sequence[ShownBenchmark]) -> Iterator[str]:
     if any(each.provisional for each in found):
         yield f"provisional: fewer than {RECORD_RUNS} runs or {MIN_SESSIONS} sessions; record again on other days."
     if any(each.too_noisy for each in found):
-        yield "too noisy: it resolves less than its tolerance."
+        yield "too noisy: the loss that it resolves is larger than its tolerance."
     if any(each.no_gate for each in found):
         yield f"no gate: it tolerates more than {percent(NO_GATE, 0)}."
 
@@ -130,11 +129,16 @@ def _environments(stored: Sequence[ShownBenchmark]) -> Iterator[str]:
 
 def _ledger(stored: Sequence[ShownBenchmark]) -> Iterator[str]:
     """Yield the lines of the ledgers; a line that several benchmarks share comes once."""
-    found = Counter(line for each in stored for line in each.entry.ledger)
-    for line, benchmarks in sorted(found.items(), key=lambda each: each[0].at):
+    found: dict[LedgerEntry, list[str]] = {}
+    for each in stored:
+        for line in each.entry.ledger:
+            found.setdefault(line, []).append(each.key.partition("::")[2] or each.key)
+    for line, names in sorted(found.items(), key=lambda each: each[0].at):
         done = f"{line.at} {line.action} {counted(line.runs, 'run')}, session {line.session}"
         reason = f": {line.reason}" if line.reason else ""
-        yield printable(f"ledger {done}{reason} ({counted(benchmarks, 'benchmark')})")
+        yield printable(
+            f"ledger {done}{reason} ({names[0] if len(names) == 1 else counted(len(names), 'benchmark')})"
+        )
     for gone in dict.fromkeys(gone for each in stored for gone in each.file.removed):
         yield printable(f"ledger {gone.at} prune {gone.benchmark}: {gone.reason}")
 

@@ -285,8 +285,9 @@ LIMIT_CHARACTERS = 60_000  # GitHub takes 65,536 in an issue, and nothing of a l
 _TOGETHER = 40  # benchmarks in one list and one command
 _REST = "**The rest is left out: there is no room for it.**"
 _LEAVE = (
-    "Nothing recorded changed. Leave the baseline: one that follows a fault hides it. Look at the machine with "
-    "pytest-accel doctor (clocks, power cap, other users), then measure again:"
+    "Nothing recorded changed, and your own code is not recorded. Leave the baseline: one that follows a fault hides it. "
+    "Look at what was committed since, and at the machine with pytest-accel doctor (clocks, power cap, other users), "
+    "then measure again:"
 )
 
 

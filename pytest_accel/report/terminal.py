@@ -331,7 +331,7 @@ def _table_width(shown: Sequence[int], widths: Mapping[int, int]) -> int:
 
 def left_out_text(titles: Sequence[str], width: int | None) -> list[str]:
     """Return what says which columns a narrow terminal does not show."""
-    return wrapped(f"No room for: {', '.join(titles)}.", width) if titles else []
+    return wrapped(f"No room for: {', '.join(titles)} (COLUMNS=200 shows them).", width) if titles else []
 
 
 def lines_of(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> list[str]:

@@ -167,6 +167,8 @@ class Case:
         notes = [note for each in self.measurements for note in each.notes]
         if self.entry and self.entry.anchor and self.measurements and not self.anchor_runs():
             notes.append(FOREIGN_ANCHOR)
+        if self.measurements and (other := self._stored_with_other_data()):
+            notes.append(other)
         return list(dict.fromkeys(notes))
 
     @property
@@ -301,12 +303,17 @@ class Case:
         return replace(self._verdict(Outcome.INVALID, reason), wants_another_run=self.may_be_replaced)
 
     def _not_stored(self) -> str:
+        return self._stored_with_other_data() or f"baselines of {self.disk_name} hold no {self.item.name}"
+
+    def _stored_with_other_data(self) -> str:
         others = set(both_keys(self.node_id)) - {self.key}
-        if self.baseline and others & self.baseline.benchmarks.keys():
-            real = is_real(self.latest.configuration)
-            known, now = ("synthetic", "real") if real else ("real", "synthetic")
-            return f"baselines of {self.disk_name} hold {self.item.name} with {known} data, and not with {now} data"
-        return f"baselines of {self.disk_name} hold no {self.item.name}"
+        if self.entry or not self.baseline or not others & self.baseline.benchmarks.keys():
+            return ""
+        real = is_real(self.latest.configuration)
+        known, now = ("synthetic", "real") if real else ("real", "synthetic")
+        return (
+            f"baselines of {self.disk_name} hold {self.item.name} with {known} data, and not with {now} data"
+        )
 
     def _does_not_fit(self, unfit: Unfit) -> Verdict:
         """Return REGRESSED where this configuration used to fit, else DOES-NOT-FIT."""

@@ -151,7 +151,7 @@ def short_text(case: Case) -> str:
 def changes_line(changes: Iterable[Change]) -> str:
     if text := describe(changes):
         return f"changed since the baseline: {text}"
-    return "nothing in the recorded environment changed since the baseline"
+    return "nothing in the recorded environment changed since the baseline; your own code is not recorded"
 
 
 def properties(case: Case) -> list[tuple[str, object]]:

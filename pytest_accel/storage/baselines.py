@@ -242,7 +242,7 @@ class BaselineStore:
         found = [file for each in self.suites(platform) if (file := self.read(*each))]
         if not found:
             there = ", ".join(self.platforms()) or "none"
-            problem = f"has no baselines of {platform!r}" if platform else "holds no baselines"
+            problem = f"has no baselines of the platform {platform!r}" if platform else "holds no baselines"
             remedy = f"Platforms here: {there}. Record some with --accel-record, or name the folder with --baselines."
             raise BaselineError(str(self.root), "", problem, remedy)
         return found

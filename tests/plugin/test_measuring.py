@@ -112,6 +112,9 @@ MISTAKES = """
     def test_body(accel, step):
         measure(accel, lambda: step())
 
+    def test_not_called(accel):
+        measure(accel, lambda: broken_step)
+
     def test_check(accel):
         measure(accel, check=nothing_moved)
     """
@@ -121,7 +124,7 @@ def test_mistakes_fail_with_their_remedy_and_the_right_traceback(bench):
     bench.write(MISTAKES)
     bench.baseline(test_after=bench.FASTER)
     result = bench.run("-W", "ignore::RuntimeWarning")
-    result.assert_outcomes(failed=10)
+    result.assert_outcomes(failed=11)
     assert result.stdout.str().count("Benchmark fixture was not used") == 0
     for lines in (
         ["test_silent (cpu) takes `accel` but measured nothing: call accel.measure(*"],
@@ -134,6 +137,7 @@ def test_mistakes_fail_with_their_remedy_and_the_right_traceback(bench):
         ["*burst: 0 is no number of steps. Write a whole number from 1 on.*"],
         ["accel.measure: step: it returns a coroutine, whose body did not run.*"],
         ["accel.measure: step: it returns a generator, whose body did not run.*"],
+        ["accel.measure: step: it returns broken_step, which can be called, and did not call it.*"],
         ["*parameters did not move*"],
     ):
         result.stdout.fnmatch_lines(lines)

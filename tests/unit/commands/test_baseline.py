@@ -67,7 +67,7 @@ class TestShow:
         shutil.move("baselines/h200", "baselines/h200-nvl")
         assert "test_cnn[resnet50]" in command("show", "h200")
         assert "tolerance 8.0 %" in command("edit", "h200", "--tolerance", "8%")
-        assert "has no baselines of 'h20'" in command("show", "h20", status=2)
+        assert "has no baselines of the platform 'h20'" in command("show", "h20", status=2)
 
     def test_json(self, command):
         (found,) = json.loads(command("show", "h200", "-k", "cnn", "--json"))
@@ -80,7 +80,7 @@ class TestShow:
     @pytest.mark.parametrize(
         ("arguments", "said"),
         [
-            (["a100"], "has no baselines of 'a100'"),
+            (["a100"], "has no baselines of the platform 'a100'"),
             (["-k", "nope"], "matches -k 'nope'"),
             (["--baselines", "x"], "x"),
         ],
@@ -155,13 +155,19 @@ class TestEdit:
         (removed,) = BaselineStore(Path("baselines")).read("h200", "cnn").removed
         assert (removed.benchmark, removed.reason) == (KEY, "renamed")
         assert "Did you mean" in command("edit", "--remove", OTHER[:-3], status=2)
+        assert f"Write {OTHER}." in command("edit", "--remove", OTHER.partition("::")[2], status=2)
+
+    def test_tolerance_of_the_ini_file_goes_before_a_stored_one(self, command):
+        Path("pytest.ini").write_text("[pytest]\naccel_tolerance = 20%\n")
+        said = command("edit", "--tolerance", "8%", "--reason", "x")
+        assert "accel_tolerance = 20% in pytest.ini goes before stored tolerances." in said
 
     @pytest.mark.parametrize(
         ("arguments", "said"),
         [
             ([], "Choose one of"),
             (["--remove", "x", "--anchor", "set"], "Choose one of"),
-            (["a100", "--anchor", "set"], "has no baselines of 'a100'"),
+            (["a100", "--anchor", "set"], "has no baselines of the platform 'a100'"),
             (["--anchor", "set", "-k", "other"], "matches -k 'other'"),
         ],
     )

@@ -25,6 +25,16 @@ NOTHING_TOLD = argparse.Namespace(baselines=None, history=None, data=None)
 IS_9 = pytest.version_tuple >= (9,)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(["dcotor"], "Did you mean 'doctor'?"), (["baseline", "shwo"], "Did you mean 'baseline show'?")],
+)
+def test_misspelt_command_names_the_nearest(words, said, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(words)
+    assert f"there is no command '{' '.join(words)}'. {said}" in capsys.readouterr().err
+
+
 @pytest.fixture(autouse=True)
 def _no_settings_of_ours(monkeypatch):
     for name in ("BASELINES", "HISTORY", "DATA"):

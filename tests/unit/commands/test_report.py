@@ -29,6 +29,12 @@ def test_results_in_a_file_become_a_page(tmp_path, capsys):
     assert "4 of 23 benchmarks failed" in (tmp_path / "report.html").read_text()
 
 
+def test_name_that_ends_in_md_becomes_markdown(tmp_path, capsys):
+    write_results(tmp_path / "results.json", make_session())
+    assert main(["report", "results.json", "-o", "summary.md"]) == 0
+    assert (tmp_path / "summary.md").read_text().startswith("## ")
+
+
 def test_the_newest_session_of_the_history_is_shown_with_its_past(tmp_path, capsys):
     history = History(tmp_path / ".accel" / "history.sqlite")
     history.append(make_session([make_result()], session="first", at="2026-11-13T03:00:00+00:00"))

@@ -31,6 +31,7 @@ def test_command_is_put_before_python_unless_it_ends_with_one(given, called):
         ("nowhere/python", "there is no program 'nowhere/python' here"),
         ("$HOME/new/bin/python", "the shell's to fill in"),
         ("env 'a", "no closing quotation"),
+        ("env PYTHONPATH=/no/such/base python", "PYTHONPATH names /no/such/base, which does not exist"),
     ],
 )
 def test_command_that_cannot_be_started_is_refused_with_a_remedy(given, message):

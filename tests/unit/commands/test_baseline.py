@@ -46,7 +46,7 @@ class TestShow:
         assert "provisional: fewer than 5 runs or 3 sessions" in text
         assert "environment" in text
         assert "device NVIDIA H200" in text
-        assert "ledger 2026-01-31T09:30:00+00:00 record 5 runs, session s1: first (1 benchmark)" in text
+        assert "ledger 2026-01-31T09:30:00+00:00 record 5 runs, session s1: first (test_" in text
 
     def test_a_tolerance_that_the_noise_cannot_hold_is_said(self, command):
         baseline(Path("baselines"), "t.py::noisy", stored=runs(noise=0.05))

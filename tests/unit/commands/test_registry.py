@@ -27,7 +27,7 @@ IS_9 = pytest.version_tuple >= (9,)
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [(["dcotor"], "Did you mean 'doctor'?"), (["baseline", "shwo"], "Did you mean 'baseline show'?")],
+    [(["dcotor"], "Did you mean 'doctor'?"), (["baseline", "shwo"], "Did you mean 'baseline show'")],
 )
 def test_misspelt_command_names_the_nearest(words, said, capsys):
     with pytest.raises(SystemExit, match="2"):

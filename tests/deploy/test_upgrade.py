@@ -147,6 +147,28 @@ def site(tmp_path) -> Site:
     return made
 
 
+def virtual_environment(folder: Path) -> Path:
+    """Make a real one that finds what this one has, and return its own folder of packages."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    (packages,) = (folder / "lib").glob("python*/site-packages")
+    (packages / "shared.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    return packages
+
+
+def install(packages: Path, name: str, version: str, text: str, **more: str) -> None:
+    """Install a package of one module."""
+    information = f"{name}-{version}.dist-info"
+    files = {
+        f"{name}/__init__.py": text,
+        f"{information}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        **{f"{information}/{file}": content for file, content in more.items()},
+    }
+    files[f"{information}/RECORD"] = "".join(f"{file},,\n" for file in [*files, f"{information}/RECORD"])
+    for file, content in files.items():
+        (packages / file).parent.mkdir(exist_ok=True)
+        (packages / file).write_text(content)
+
+
 FIRST = ["01-1-old", "01-2-new", "01-3-new", "01-4-old"]
 SECOND = ["02-1-new", "02-2-old", "02-3-old", "02-4-new"]
 
@@ -157,9 +179,7 @@ SECOND = ["02-1-new", "02-2-old", "02-3-old", "02-4-new"]
 @pytest.mark.rehearsal
 def test_slower_environment_fails_after_two_blocks_and_an_equal_benchmark_is_ok_after_one(site, tmp_path):
     """OLD is a real virtual environment; NEW is this one with a variable that makes one benchmark slower."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "old")], check=True)
-    (packages,) = (tmp_path / "old" / "lib").glob("python*/site-packages")
-    (packages / "shared.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    virtual_environment(tmp_path / "old")
     done = site.upgrade(
         *("--", "test_tiny.py", "--accel-budget=20ms", "-oaccel_warmup=20ms"),
         old=str(tmp_path / "old"),
@@ -181,6 +201,55 @@ def test_slower_environment_fails_after_two_blocks_and_an_equal_benchmark_is_ok_
         assert [each.benchmark for each in session.results] == ["test_tiny.py::test_step_slow"]
     assert not (site.root / "kept" / "baselines").exists()
     assert not (site.root / ".accel").exists()  # the site's own history has none of it
+
+
+PACKAGES_SUITE = """
+import quick_a
+import quick_b
+import slow_c
+
+from pytest_accel import cpu
+
+
+@cpu
+def test_step(accel):
+    accel.measure(lambda: (quick_a.wait(), quick_b.wait(), slow_c.wait()), work=1, unit="calls")
+
+
+@cpu
+def test_equal(accel):
+    accel.measure(quick_a.wait, work=1, unit="calls")
+"""
+WAIT = "import time\n\ndef wait():\n    time.sleep({seconds})\n"
+
+
+@pytest.mark.rehearsal
+def test_package_that_is_slow_is_convicted_and_others_that_differ_are_not(site, tmp_path):
+    for side, slow_s in (("old", 0.001), ("new", 0.012)):
+        packages = virtual_environment(tmp_path / side)
+        version = "1.0" if side == "old" else "2.0"
+        install(packages, "quick_a", version, WAIT.format(seconds=0.001))
+        install(packages, "quick_b", version, WAIT.format(seconds=0.001))
+        install(packages, "slow_c", version, WAIT.format(seconds=slow_s))
+    (site.root / "conftest.py").unlink()  # a real clock
+    (site.root / "test_tiny.py").write_text(PACKAGES_SUITE)
+    done = site.upgrade(
+        *("--isolate", "--", "test_tiny.py", "--accel-budget=100ms", "-oaccel_warmup=20ms"),
+        *("--accel-tolerance=40%",),
+        old=str(tmp_path / "old"),
+        new=str(tmp_path / "new"),
+    )
+    print(done.stdout, done.stderr)
+    assert done.returncode == 1, done.stderr
+    found = {each.name: each for each in read_results(site.root / "kept" / "upgrade.json").results}
+    (cause,) = found["test_step"].causes
+    assert cause.text.startswith("slow-c 1.0 -> 2.0 alone explains ")
+    assert found["test_equal"].causes == ()
+    for name in ("quick-a", "quick-b"):  # measured before, and not named
+        assert f"note: test_step: {name} 1.0 -> 2.0 alone explains " in done.stdout
+    assert f"cause: test_step: {cause.text}" in done.stdout
+    assert "isolating 3 of 3, slow-c 1.0 -> 2.0: 8 to 40 processes" in done.stderr
+    assert "slow-c into OLD, block 1 of 5, 1/4 old: 1 benchmark" in done.stderr
 
 
 # --- the course -----------------------------------------------------------------------------------

@@ -38,7 +38,8 @@ def normalized(name: str) -> str:
 def copy_package(name: str, folder: Path) -> None:
     """Copy one package as its RECORD lists it, by hard links where possible; ValueError says why it cannot be swapped."""
     package = metadata.distribution(name)
-    if '"editable": true' in (package.read_text("direct_url.json") or ""):
+    origin = json.loads(package.read_text("direct_url.json") or "{}")
+    if origin.get("dir_info", {}).get("editable"):
         raise ValueError(f"{name} is an editable install, which cannot be copied")
     root, copied = Path(str(package.locate_file(""))), False
     for file in package.files or ():

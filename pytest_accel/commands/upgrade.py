@@ -181,7 +181,8 @@ class _Upgrade:
             ours += ["-o", "pythonpath="]
         if excluded := [*self.left_out, *excluded]:
             ours += exclude_arguments(stem.with_suffix(".excluded"), excluded)
-        title = f"{self.title}block {slot.block} of {self.blocks}, {slot.place}/{RUNS_PER_BLOCK} {slot.side}"
+        place = f"{slot.place}/{RUNS_PER_BLOCK} {environment.name.lower()}"
+        title = f"{self.title}block {slot.block} of {self.blocks}, {place}"
         title += ", once more" if slot.attempt > 1 else ""
         title += f": {counted(len(wanted), 'benchmark')}" if wanted else ""
         # Ours before the user's own: those may end in paths after `--`.
@@ -335,6 +336,8 @@ class _Isolation:
             for name, each in work.progress().items()
             if each.status is Outcome.REGRESSED and each.verdict and each.verdict.slowdown
         }
+        if not lost:
+            work.say("nothing regressed: no package is swapped")
         each_s = fmean(work.durations_s)
         fewest, most = 2 * RUNS_PER_BLOCK, 2 * RUNS_PER_BLOCK * work.blocks
         for number, changes in enumerate(self.components, 1):
@@ -371,19 +374,21 @@ class _Isolation:
         part = replace(
             work,
             folder=folder,
-            title=f"{'+'.join(names)} into {side.upper()}, ",
+            title=f"{number} of {len(self.components)}, ",
             sessions={},
             tolerances=lost,
             left_out=tuple(name for name in work.progress() if name not in lost),
-            timeout_s=60 + 5 * max(work.durations_s),  # libraries that do not match may wait for each other
+            timeout_s=600 + 5 * max(work.durations_s),  # libraries that do not match may wait for each other
             parts=[],
+            isolated=[],
         )
         overlay = folder / "packages"
         try:
             other = work.environments["new" if side == "old" else "old"]
             if problem := ask_packages(other, work.runner, folder / "copy", str(overlay), *names)["problem"]:
                 return Swap(impossible=problem)
-            mixed = replace(base, overlay=overlay_variables(overlay, self.variables[side]))
+            name = f"{base.name} with {other.name}'s {' and '.join(names)}"
+            mixed = replace(base, name=name, overlay=overlay_variables(overlay, self.variables[side]))
             seen = ask_packages(mixed, work.runner, folder / "check")["packages"]
             if wrong := [name for name in names if seen.get(name) != versions[name]]:
                 return Swap(impossible=f"{base.shown} does not take {wrong[0]} from PYTHONPATH")
@@ -456,7 +461,7 @@ _PYTHON = re.compile(r"(python|pypy)[0-9.]*")
 class UpgradeEnvironment:
     """One of the two environments: the words that lead into it."""
 
-    name: str  # OLD or NEW
+    name: str  # OLD or NEW, or what was put into one of them
     words: tuple[str, ...]
     overlay: tuple[str, ...] = ()  # variables that put packages of the other one first
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import shlex
 import signal
@@ -204,52 +205,56 @@ def test_slower_environment_fails_after_two_blocks_and_an_equal_benchmark_is_ok_
 
 
 PACKAGES_SUITE = """
-import quick_a
-import quick_b
-import slow_c
+import augment
+import collate
+import decode
 
 from pytest_accel import cpu
 
 
 @cpu
-def test_step(accel):
-    accel.measure(lambda: (quick_a.wait(), quick_b.wait(), slow_c.wait()), work=1, unit="calls")
+def test_loader(accel):
+    accel.measure(lambda: (augment.step(), collate.step(), decode.step()), work=1, unit="batches")
 
 
 @cpu
-def test_equal(accel):
-    accel.measure(quick_a.wait, work=1, unit="calls")
+def test_augment(accel):
+    accel.measure(augment.step, work=1, unit="batches")
 """
-WAIT = "import time\n\ndef wait():\n    time.sleep({seconds})\n"
+MODULE = "import time\n\nVERSION = {version}\n\ndef step():\n    time.sleep({step_s})\n"
 
 
 @pytest.mark.rehearsal
-def test_package_that_is_slow_is_convicted_and_others_that_differ_are_not(site, tmp_path):
-    for side, slow_s in (("old", 0.001), ("new", 0.012)):
+def test_slow_package_is_convicted_and_the_others_that_differ_are_not(site, tmp_path):
+    """Three packages differ between two virtual environments; the new `collate` cannot be imported beside the old `decode`."""
+    for side, version, decode_s in (("old", 1, 0.002), ("new", 2, 0.008)):
         packages = virtual_environment(tmp_path / side)
-        version = "1.0" if side == "old" else "2.0"
-        install(packages, "quick_a", version, WAIT.format(seconds=0.001))
-        install(packages, "quick_b", version, WAIT.format(seconds=0.001))
-        install(packages, "slow_c", version, WAIT.format(seconds=slow_s))
+        needs = (
+            f"\nimport decode\nif decode.VERSION < {version}:\n    raise ImportError('decode is too old')\n"
+        )
+        for name, step_s in (("augment", 0.002), ("collate", 0.002), ("decode", decode_s)):
+            text = MODULE.format(version=version, step_s=step_s) + (needs if name == "collate" else "")
+            install(packages, name, f"{version}.0", text)
     (site.root / "conftest.py").unlink()  # a real clock
     (site.root / "test_tiny.py").write_text(PACKAGES_SUITE)
+    own = ("--accel-budget=100ms", "-oaccel_warmup=20ms", "--accel-tolerance=20%", "--accel-in-process")
     done = site.upgrade(
-        *("--isolate", "--", "test_tiny.py", "--accel-budget=100ms", "-oaccel_warmup=20ms"),
-        *("--accel-tolerance=40%",),
-        old=str(tmp_path / "old"),
-        new=str(tmp_path / "new"),
+        *("--isolate", "--", "test_tiny.py", *own), old=str(tmp_path / "old"), new=str(tmp_path / "new")
     )
-    print(done.stdout, done.stderr)
     assert done.returncode == 1, done.stderr
     found = {each.name: each for each in read_results(site.root / "kept" / "upgrade.json").results}
-    (cause,) = found["test_step"].causes
-    assert cause.text.startswith("slow-c 1.0 -> 2.0 alone explains ")
-    assert found["test_equal"].causes == ()
-    for name in ("quick-a", "quick-b"):  # measured before, and not named
-        assert f"note: test_step: {name} 1.0 -> 2.0 alone explains " in done.stdout
-    assert f"cause: test_step: {cause.text}" in done.stdout
-    assert "isolating 3 of 3, slow-c 1.0 -> 2.0: 8 to 40 processes" in done.stderr
-    assert "slow-c into OLD, block 1 of 5, 1/4 old: 1 benchmark" in done.stderr
+    (cause,) = found["test_loader"].causes
+    assert cause.text.startswith("decode 1.0 -> 2.0 alone explains ")
+    assert 0.5 < cause.explained / -math.log1p(-found["test_loader"].verdict.slowdown.point) < 1.5
+    assert f"cause: test_loader: {cause.text}\n" in done.stdout
+    assert found["test_augment"].notes == []  # it lost nothing
+    quick, picky, slow = found["test_loader"].notes
+    assert quick.startswith("augment 1.0 -> 2.0 alone explains ")
+    assert "OLD with NEW's not possible: ImportError: decode is too old; NEW with OLD's recovers " in picky
+    assert slow.startswith(cause.text)
+    assert "isolating 3 of 3, decode 1.0 -> 2.0: 8 to 40 processes, about " in done.stderr
+    assert "3 of 3, block 1 of 5, 2/4 old with new's decode: 1 benchmark\n" in done.stderr
+    assert not [*(site.root / "kept").glob("isolate/*/packages")]
 
 
 # --- the course -----------------------------------------------------------------------------------

@@ -179,7 +179,7 @@ class _Upgrade:
             environment.python_path
         ):  # an ini file's `pythonpath` would go before it, and both sides import the same
             ours += ["-o", "pythonpath="]
-        if excluded := [*self.left_out, *excluded]:
+        if excluded := list(dict.fromkeys([*self.left_out, *excluded])):
             ours += exclude_arguments(stem.with_suffix(".excluded"), excluded)
         place = f"{slot.place}/{RUNS_PER_BLOCK} {environment.name.lower()}"
         title = f"{self.title}block {slot.block} of {self.blocks}, {place}"
@@ -354,15 +354,13 @@ class _Isolation:
             )
             into_old, out_of_new = (self._swap(number, changes, side, wanted) for side in ("old", "new"))
             work.isolated.append(
-                IsolatedComponent(
-                    changes=changes, benchmarks=tuple(wanted), into_old=into_old, out_of_new=out_of_new
-                )
+                IsolatedComponent(changes=changes, lost=wanted, into_old=into_old, out_of_new=out_of_new)
             )
 
     def _swap(self, number: int, changes: Sequence[Change], side: Side, lost: Mapping[str, float]) -> Swap:
         """Measure one environment beside itself with the component of the other."""
         from pytest_accel.commands.overlay import overlay_variables
-        from pytest_accel.stats.paired import Swap
+        from pytest_accel.stats.paired import Swap, swap_tolerance
 
         work, base = self.work, self.work.environments[side]
         versions = {each.name: each.new if side == "old" else each.old for each in changes}
@@ -376,7 +374,7 @@ class _Isolation:
             folder=folder,
             title=f"{number} of {len(self.components)}, ",
             sessions={},
-            tolerances=lost,
+            tolerances={name: swap_tolerance(each) for name, each in lost.items()},
             left_out=tuple(name for name in work.progress() if name not in lost),
             timeout_s=600 + 5 * max(work.durations_s),  # libraries that do not match may wait for each other
             parts=[],

@@ -87,14 +87,15 @@ def _changes(row: PairedBenchmark, environments: Mapping[str, Environment]) -> t
 def _with_causes(result: Result, isolated: Sequence[IsolatedComponent]) -> Result:
     """Return a regressed result with a line for each component that was swapped, and those that explain it as causes."""
     name, verdict = result.benchmark, result.verdict
-    shown = [each for each in isolated if name in each.benchmarks]
+    shown = [each for each in isolated if name in each.lost]
     if not shown or verdict is None or verdict.slowdown is None:
         return result
     lost = verdict.slowdown.point
     causes = tuple(
         Cause(
             kind="package",
-            text=_explains(each, found, lost),
+            text=_explains(each, found, lost)
+            + (", shown one way only" if len(each.verdicts(name)) == 1 else ""),
             explained=-math.log1p(-found.point),
         )
         for each in shown

@@ -86,32 +86,32 @@ def _changes(row: PairedBenchmark, environments: Mapping[str, Environment]) -> t
 
 def _with_causes(result: Result, isolated: Sequence[IsolatedComponent]) -> Result:
     """Return a regressed result with a line for each component that was swapped, and those that explain it as causes."""
-    name, verdict = result.benchmark, result.verdict
+    name = result.benchmark
     shown = [each for each in isolated if name in each.lost]
-    if not shown or verdict is None or verdict.slowdown is None:
+    if not shown:
         return result
-    lost = verdict.slowdown.point
     causes = tuple(
         Cause(
             kind="package",
-            text=_explains(each, found, lost)
+            text=_explains(each, found, name)
             + (", shown one way only" if len(each.verdicts(name)) == 1 else ""),
             explained=-math.log1p(-found.point),
         )
         for each in shown
         if each.is_convicted(name) and (found := each.explained(name))
     )
-    lines = [ReportLine(text=swap_line(each, name, lost)) for each in shown]
+    lines = [ReportLine(text=_swap_line(each, name)) for each in shown]
     if not causes:
         lines.append(ReportLine(text="no package was found that alone explains more than half of the loss"))
     return replace(result, lines=(*result.lines, *lines), causes=causes)
 
 
-def _explains(component: IsolatedComponent, found: Estimate, lost: float) -> str:
-    return f"{describe(component.changes)} alone explains {percent(found.point)[:-2]} of {percent(lost)}"
+def _explains(component: IsolatedComponent, found: Estimate, name: str) -> str:
+    share = f"{percent(found.point)[:-2]} of {percent(component.lost[name])}"
+    return f"{describe(component.changes)} alone explains {share}"
 
 
-def swap_line(component: IsolatedComponent, name: str, lost: float) -> str:
+def _swap_line(component: IsolatedComponent, name: str) -> str:
     """Return how much of a loss a component explains alone, and what each direction showed."""
     ways = []
     for swap, what, effect in (
@@ -127,7 +127,7 @@ def swap_line(component: IsolatedComponent, name: str, lost: float) -> str:
     if found is None:
         return f"{describe(component.changes)}: {'; '.join(ways)}"
     interval = f"{percent(found.low)[:-2]} to {percent(found.high)}"
-    return f"{_explains(component, found, lost)} ({interval}): {'; '.join(ways)}"
+    return f"{_explains(component, found, name)} ({interval}): {'; '.join(ways)}"
 
 
 def explanation(row: PairedBenchmark, max_blocks: int) -> str:

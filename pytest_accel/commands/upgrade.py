@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import os
 import re
 import secrets
@@ -13,7 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
 
 from pytest_accel.commands.registry import argument, command, count
 from pytest_accel.stats.paired import DEFAULT_BLOCKS, MAX_BLOCKS, MIN_BLOCKS, RUNS_PER_BLOCK, Slot
@@ -22,7 +25,8 @@ from pytest_accel.stats.results import Ending
 
 if TYPE_CHECKING:
     from pytest_accel.commands.runner import Runner
-    from pytest_accel.stats.paired import PairedBenchmark
+    from pytest_accel.stats.environment import Change
+    from pytest_accel.stats.paired import IsolatedComponent, PairedBenchmark, Side, Swap
     from pytest_accel.stats.results import SessionResults
 
 _FINISHED = (0, 1)  # pytest's exit statuses: all passed, some failed
@@ -51,6 +55,14 @@ _REFUSED = (
         help=f"at most N blocks of four processes (old new new old, then new old old new); default {DEFAULT_BLOCKS}",
     ),
     argument("--keep", metavar="DIR", help="a new folder for all results (accel-upgrade/TIME-ID)"),
+    argument(
+        "--isolate",
+        nargs="?",
+        const="",
+        metavar="NAME,NAME+NAME",
+        help="what got slower is measured again with one package swapped at a time between both environments: these, or all that "
+        "differ until one explains the loss; + joins packages that only work together",
+    ),
     example="upgrade old-venv new-venv -- bench_suites -m gh200",
     runs_pytest=True,
 )
@@ -77,7 +89,10 @@ def upgrade(args: argparse.Namespace) -> int:
             runner=Runner(signals=signals, console=Console(sys.stderr)),
         )
         try:
+            isolation = None if args.isolate is None else _prepare_isolation(work, args.isolate)
             work.measure()
+            if isolation:
+                isolation.measure()
             return work.report()
         except InterruptedRunError:
             text, status = "interrupted.", INTERRUPTED
@@ -92,9 +107,10 @@ def upgrade(args: argparse.Namespace) -> int:
 class _UnfinishedError(Exception):
     """A process that did not finish, with the exit status of the command."""
 
-    def __init__(self, text: str, status: int) -> None:
+    def __init__(self, text: str, status: int, brief: str) -> None:
         super().__init__(text)
         self.status = status
+        self.brief = brief  # the error itself, or how it ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +123,12 @@ class _Upgrade:
     arguments: tuple[str, ...]  # pytest's
     runner: Runner
     sessions: dict[Slot, SessionResults] = field(default_factory=dict)  # finished
+    title: str = ""  # before each line of progress
+    tolerances: Mapping[str, float] = field(default_factory=dict)  # in place of their own
+    left_out: tuple[str, ...] = ()  # benchmarks
+    timeout_s: float = math.inf  # of one process
+    parts: list[_Upgrade] = field(default_factory=list)  # of the isolation
+    isolated: list[IsolatedComponent] = field(default_factory=list)
 
     @property
     def shown(self) -> Path:
@@ -119,7 +141,7 @@ class _Upgrade:
             if self.sessions and not any(each.is_open for each in self.progress().values()):
                 return
             self._measure_block(block)
-            self.say(f"after block {block}: {self._summary()}")
+            self.say(f"{self.title}after block {block}: {self._summary()}")
 
     def _measure_block(self, block: int) -> None:
         from pytest_accel.stats.paired import ATTEMPTS
@@ -157,13 +179,15 @@ class _Upgrade:
             environment.python_path
         ):  # an ini file's `pythonpath` would go before it, and both sides import the same
             ours += ["-o", "pythonpath="]
-        if excluded:
+        if excluded := list(dict.fromkeys([*self.left_out, *excluded])):
             ours += exclude_arguments(stem.with_suffix(".excluded"), excluded)
-        title = f"block {slot.block} of {self.blocks}, {slot.place}/{RUNS_PER_BLOCK} {slot.side}"
+        place = f"{slot.place}/{RUNS_PER_BLOCK} {environment.name.lower()}"
+        title = f"{self.title}block {slot.block} of {self.blocks}, {place}"
         title += ", once more" if slot.attempt > 1 else ""
         title += f": {counted(len(wanted), 'benchmark')}" if wanted else ""
         # Ours before the user's own: those may end in paths after `--`.
-        status = self.runner.run(environment.python("-m", "pytest", *ours, *self.arguments), log, title=title)
+        command = environment.python("-m", "pytest", *ours, *self.arguments)
+        status = self.runner.run(command, log, title=title, timeout_s=self.timeout_s)
         if self.runner.signals:
             raise InterruptedRunError
         session = read_results(results) if results.exists() else None
@@ -180,18 +204,21 @@ class _Upgrade:
     def progress(self) -> dict[str, PairedBenchmark]:
         from pytest_accel.stats.paired import follow
 
-        return follow(self.sessions, self.blocks)
+        return follow(self.sessions, self.blocks, self.tolerances)
 
     def _summary(self) -> str:
         from pytest_accel.report.verdicts import counts, word
 
         known = [each for each in self.progress().values() if each.status is not Ending.SKIPPED]
-        words = counts("open" if each.is_open else word(each.shown_status) for each in known)
-        return f"{words or 'no benchmark'} ({seconds(self._duration_s)})"
+        done = "decided" if self.tolerances else ""  # a verdict at the tolerance of a loss is none
+        words = counts("open" if each.is_open else done or word(each.shown_status) for each in known)
+        return f"{words or 'no benchmark'} ({seconds(sum(self.durations_s))})"
 
     @property
-    def _duration_s(self) -> float:
-        return sum(each.duration_s for each in self.sessions.values())
+    def durations_s(self) -> list[float]:
+        """Of all processes."""
+        own = [each.duration_s for each in self.sessions.values()]
+        return [*own, *(each for part in self.parts for each in part.durations_s)]
 
     def report(self, status: int | None = None) -> int:
         """Print the comparison, write upgrade.json and upgrade.md, and return the exit status."""
@@ -203,7 +230,7 @@ class _Upgrade:
         from pytest_accel.storage.results import write_results
 
         is_strict = ("--accel-inconclusive", "fail") in with_values(self.arguments)
-        found = upgrade_results(self.sessions, self.blocks, strict=is_strict)
+        found = upgrade_results(self.sessions, self.blocks, strict=is_strict, isolated=self.isolated)
         is_judged = any(each.status in JUDGED for each in found.results)
         if status is None:  # a comparison that judged nothing is not green
             status = int(not is_judged or bool(found.failures))
@@ -218,7 +245,7 @@ class _Upgrade:
         print(
             *screen(found),
             "",
-            f"{headline}. {len(self.sessions)} processes, {seconds(self._duration_s)}.",
+            f"{headline}. {len(self.durations_s)} processes, {seconds(sum(self.durations_s))}.",
             f"Everything is in {self.shown}: upgrade.md, upgrade.json, results and logs of each process.",
             sep="\n",
         )
@@ -236,6 +263,7 @@ def _unfinished(environment: UpgradeEnvironment, status: int | None, log: Path) 
     what = "nothing was measured there" if ended_well else f"pytest {describe_exit(status)} there"
     code = 1 if ended_well else status if status in (2, 4, 5) else _BROKEN
     end = "\n".join(f"    {line}" for line in last_lines(log))
+    brief = _error_in(log) or f"{what} ({log.name})"
     here, kept = Path.cwd(), log.parent
     return _UnfinishedError(
         f"{environment.shown}: {what}. {log.name} ends with:\n{end}\n"
@@ -243,7 +271,20 @@ def _unfinished(environment: UpgradeEnvironment, status: int | None, log: Path) 
         f"the results under the same names: podman and docker take --volume {here}:{here} --volume {kept}:{kept} "
         f"--workdir {here}, apptainer --bind {here},{kept} --pwd {here}.",
         code,
+        brief,
     )
+
+
+def _error_in(log: Path) -> str:
+    """Return the last error that pytest or Python shows; empty where there is none."""
+    from pytest_accel.commands.runner import last_lines
+
+    found = re.findall(
+        r"^(?:E\s+)?((?:[\w.]+(?:Error|Exception)\b|No module named).*)$",
+        "\n".join(last_lines(log, 1000)),
+        re.MULTILINE,
+    )
+    return str(found[-1]) if found else ""
 
 
 def _new_folder(named: str | None) -> Path:
@@ -272,6 +313,143 @@ def _refuse_arguments(arguments: Sequence[str]) -> None:
             )
 
 
+# --- one package swapped at a time ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Isolation:
+    """Swap one component at a time for the benchmarks that regressed, and measure it both ways."""
+
+    work: _Upgrade
+    components: Sequence[tuple[Change, ...]]
+    is_complete: bool  # all components, whatever one explains
+    variables: Mapping[str, Mapping[str, str]]  # of each environment
+
+    def measure(self) -> None:
+        from pytest_accel.stats.environment import describe
+        from pytest_accel.stats.gate import Outcome
+        from pytest_accel.stats.paired import IsolatedComponent
+
+        work = self.work
+        lost = {
+            name: each.verdict.slowdown.point
+            for name, each in work.progress().items()
+            if each.status is Outcome.REGRESSED and each.verdict and each.verdict.slowdown
+        }
+        if not lost:
+            work.say("nothing regressed: no package is swapped")
+        each_s = fmean(work.durations_s)
+        fewest, most = 2 * RUNS_PER_BLOCK, 2 * RUNS_PER_BLOCK * work.blocks
+        for number, changes in enumerate(self.components, 1):
+            wanted = {
+                name: each
+                for name, each in lost.items()
+                if self.is_complete or not any(known.is_convicted(name) for known in work.isolated)
+            }
+            if not wanted:
+                return
+            work.say(
+                f"isolating {number} of {len(self.components)}, {describe(changes)}: {fewest} to {most} processes, about "
+                f"{seconds(fewest * each_s)} to {seconds(most * each_s)}"
+            )
+            into_old, out_of_new = (self._swap(number, changes, side, wanted) for side in ("old", "new"))
+            work.isolated.append(
+                IsolatedComponent(changes=changes, lost=wanted, into_old=into_old, out_of_new=out_of_new)
+            )
+
+    def _swap(self, number: int, changes: Sequence[Change], side: Side, lost: Mapping[str, float]) -> Swap:
+        """Measure one environment beside itself with the component of the other."""
+        from pytest_accel.commands.overlay import overlay_variables
+        from pytest_accel.stats.paired import Swap, swap_tolerance
+
+        work, base = self.work, self.work.environments[side]
+        versions = {each.name: each.new if side == "old" else each.old for each in changes}
+        names = [name for name, version in versions.items() if version is not None]
+        if not names:
+            return Swap(impossible="the package is not there, and an overlay takes none away")
+        folder = work.folder / "isolate" / f"{number:02d}-{names[0]}-into-{side}"
+        folder.mkdir(parents=True)
+        part = replace(
+            work,
+            folder=folder,
+            title=f"{number} of {len(self.components)}, ",
+            sessions={},
+            tolerances={name: swap_tolerance(each) for name, each in lost.items()},
+            left_out=tuple(name for name in work.progress() if name not in lost),
+            timeout_s=600 + 5 * max(work.durations_s),  # libraries that do not match may wait for each other
+            parts=[],
+            isolated=[],
+        )
+        overlay = folder / "packages"
+        try:
+            other = work.environments["new" if side == "old" else "old"]
+            if problem := ask_packages(other, work.runner, folder / "copy", str(overlay), *names)["problem"]:
+                return Swap(impossible=problem)
+            name = f"{base.name} with {other.name}'s {' and '.join(names)}"
+            mixed = replace(base, name=name, overlay=overlay_variables(overlay, self.variables[side]))
+            seen = ask_packages(mixed, work.runner, folder / "check")["packages"]
+            if wrong := [name for name in names if seen.get(name) != versions[name]]:
+                return Swap(impossible=f"{base.shown} does not take {wrong[0]} from PYTHONPATH")
+            pair = {"old": base, "new": mixed} if side == "old" else {"old": mixed, "new": base}
+            part = replace(part, environments=pair)
+            work.parts.append(part)
+            part.measure()
+        except _UnfinishedError as error:
+            return Swap(rows=part.progress(), impossible=error.brief)
+        finally:
+            shutil.rmtree(overlay, ignore_errors=True)
+        failed = folder / ("01-2-new.log" if side == "old" else "01-1-old.log")
+        return Swap(rows=part.progress(), impossible=_error_in(failed) or f"see {failed.name}")
+
+
+def _prepare_isolation(work: _Upgrade, wanted: str) -> _Isolation:
+    """Read the packages of both environments; ValueError for a name that does not differ."""
+    from pytest_accel.commands.overlay import normalized
+    from pytest_accel.stats.environment import TITLES, Environment, diff
+
+    (work.folder / "isolate").mkdir()
+    found = {
+        side: ask_packages(each, work.runner, work.folder / "isolate" / f"packages-{side}")
+        for side, each in work.environments.items()
+    }
+    old, new = (Environment(identity={}, context=found[side]["packages"]) for side in ("old", "new"))
+    differing = {each.name: each for each in diff(old, new) if each.name != "pytest-accel"}
+    ranks = {title: rank for rank, title in enumerate(TITLES)}
+    components = [
+        tuple(normalized(name.strip()) for name in group.split("+")) for group in wanted.split(",") if group
+    ] or sorted(
+        ((name,) for name in differing),
+        key=lambda names: min(ranks.get(word, len(ranks)) for word in names[0].split("-")),
+    )
+    for name in (name for names in components for name in names if name not in differing):
+        why = f"is {old.context[name]} in both" if name in old.context else "is in neither"
+        raise ValueError(f"--isolate: {name} {why}. These differ: {', '.join(sorted(differing)) or 'none'}.")
+    if not components:
+        raise ValueError("--isolate: both environments have the same packages. Leave it out.")
+    return _Isolation(
+        work=work,
+        components=[tuple(differing[name] for name in names) for names in components],
+        is_complete=bool(wanted),
+        variables={side: each["variables"] for side, each in found.items()},
+    )
+
+
+def ask_packages(
+    environment: UpgradeEnvironment, runner: Runner, stem: Path, *arguments: str
+) -> dict[str, Any]:
+    """Run `commands.overlay` there, and return its answer."""
+    from pytest_accel.commands.runner import InterruptedRunError
+
+    answer, log = stem.with_suffix(".json"), stem.with_suffix(".log")
+    command = environment.python("-m", "pytest_accel.commands.overlay", str(answer), *arguments)
+    status = runner.run(command, log, title=f"packages of {environment.name}")
+    if runner.signals:
+        raise InterruptedRunError
+    if not answer.exists():
+        raise _unfinished(environment, status, log)
+    return dict(json.loads(answer.read_text(encoding="utf-8")))
+
+
 # --- environments -----------------------------------------------------------------------------------
 
 _PYTHON = re.compile(r"(python|pypy)[0-9.]*")
@@ -281,8 +459,9 @@ _PYTHON = re.compile(r"(python|pypy)[0-9.]*")
 class UpgradeEnvironment:
     """One of the two environments: the words that lead into it."""
 
-    name: str  # OLD or NEW
+    name: str  # OLD or NEW, or what was put into one of them
     words: tuple[str, ...]
+    overlay: tuple[str, ...] = ()  # variables that put packages of the other one first
 
     @property
     def command(self) -> str:
@@ -303,8 +482,10 @@ class UpgradeEnvironment:
 
     def python(self, *arguments: str) -> list[str]:
         """Return the command of a Python with these arguments there."""
-        own = () if _PYTHON.fullmatch(Path(self.words[-1]).name) else ("python3",)
-        return [*self.words, *own, *arguments]
+        before, own = list(self.words), "python3"
+        if _PYTHON.fullmatch(Path(self.words[-1]).name):
+            own = before.pop()
+        return [*before, *(["env", *self.overlay] if self.overlay else []), own, *arguments]
 
 
 def environment_of(name: str, given: str) -> UpgradeEnvironment:

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pytest_accel.report.comparison import TextTable
 from pytest_accel.report.terminal import change, fitted, in_words, line_text
 from pytest_accel.report.verdicts import in_order, status_word
+from pytest_accel.stats.causes import Cause
 from pytest_accel.stats.environment import Change, Environment, describe, diff, diff_identity
-from pytest_accel.stats.gate import LOSSES, Outcome, Verdict
-from pytest_accel.stats.paired import MAX_BLOCKS, PairedBenchmark, Sessions, blocks_needed, follow, notes
+from pytest_accel.stats.gate import LOSSES, Estimate, Outcome, Verdict
+from pytest_accel.stats.paired import (
+    MAX_BLOCKS,
+    IsolatedComponent,
+    PairedBenchmark,
+    Sessions,
+    blocks_needed,
+    follow,
+    notes,
+)
 from pytest_accel.stats.quantities import counted, inert, percent, printable, si
 from pytest_accel.stats.results import Ending, ReportLine, Result, SessionResults, status_of
 
@@ -18,7 +28,13 @@ JUDGED = LOSSES | {Outcome.INCONCLUSIVE, Outcome.IMPROVED, Outcome.OK}
 _FAILS = frozenset({*LOSSES, Outcome.INVALID, Ending.FAILED})
 
 
-def upgrade_results(sessions: Sessions, max_blocks: int, *, strict: bool = False) -> SessionResults:
+def upgrade_results(
+    sessions: Sessions,
+    max_blocks: int,
+    *,
+    strict: bool = False,
+    isolated: Sequence[IsolatedComponent] = (),
+) -> SessionResults:
     """Return the results of all benchmarks, with the runs of the old environment as their baselines.
 
     `strict`: an inconclusive benchmark fails.
@@ -30,7 +46,9 @@ def upgrade_results(sessions: Sessions, max_blocks: int, *, strict: bool = False
         duration_s=sum(each.duration_s for each in sessions.values()),
         command=(),
         environments=environments,
-        results=tuple(_result(row, environments, max_blocks, strict=strict) for row in rows),
+        results=tuple(
+            _with_causes(_result(row, environments, max_blocks, strict=strict), isolated) for row in rows
+        ),
         findings=(),
         remarks=tuple(notes(sessions)),
     )
@@ -64,6 +82,52 @@ def _result(
 def _changes(row: PairedBenchmark, environments: Mapping[str, Environment]) -> tuple[Change, ...]:
     old, new = (environments.get(side[-1].environment) if side else None for side in (row.old, row.new))
     return (*diff_identity(old, new), *diff(old, new)) if old and new else ()
+
+
+def _with_causes(result: Result, isolated: Sequence[IsolatedComponent]) -> Result:
+    """Return a regressed result with a line for each component that was swapped, and those that explain it as causes."""
+    name = result.benchmark
+    shown = [each for each in isolated if name in each.lost]
+    if not shown:
+        return result
+    causes = tuple(
+        Cause(
+            kind="package",
+            text=_explains(each, found, name)
+            + (", shown one way only" if len(each.verdicts(name)) == 1 else ""),
+            explained=-math.log1p(-found.point),
+        )
+        for each in shown
+        if each.is_convicted(name) and (found := each.explained(name))
+    )
+    lines = [ReportLine(text=_swap_line(each, name)) for each in shown]
+    if not causes:
+        lines.append(ReportLine(text="no package was found that alone explains more than half of the loss"))
+    return replace(result, lines=(*result.lines, *lines), causes=causes)
+
+
+def _explains(component: IsolatedComponent, found: Estimate, name: str) -> str:
+    share = f"{percent(found.point)[:-2]} of {percent(component.lost[name])}"
+    return f"{describe(component.changes)} alone explains {share}"
+
+
+def _swap_line(component: IsolatedComponent, name: str) -> str:
+    """Return how much of a loss a component explains alone, and what each direction showed."""
+    ways = []
+    for swap, what, effect in (
+        (component.into_old, "OLD with NEW's", "loses"),
+        (component.out_of_new, "NEW with OLD's", "recovers"),
+    ):
+        verdict = swap.verdict(name)
+        shown = verdict.slowdown if verdict else None
+        ways.append(
+            f"{what} {effect} {percent(shown.point)}" if shown else f"{what} not possible: {swap.impossible}"
+        )
+    found = component.explained(name)
+    if found is None:
+        return f"{describe(component.changes)}: {'; '.join(ways)}"
+    interval = f"{percent(found.low)[:-2]} to {percent(found.high)}"
+    return f"{_explains(component, found, name)} ({interval}): {'; '.join(ways)}"
 
 
 def explanation(row: PairedBenchmark, max_blocks: int) -> str:
@@ -106,6 +170,7 @@ def screen(session: SessionResults) -> list[str]:
         *session.remarks,
         f"differs: {describe(tuple(changes)) or 'nothing in the recorded environment'}",
         *(line_text(result.name, line) for result in shown for line in result.lines),
+        *(f"cause: {result.name}: {cause.text}" for result in shown for cause in result.causes),
     ]
     return [inert(line) for line in [*(table.lines() if shown else []), "", *fitted(map(printable, lines))]]
 

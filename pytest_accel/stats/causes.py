@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Cause:
     """One cause of a loss."""
 
-    kind: str  # "sm_clock", "environment", "host", "loader", "kernels", "collectives"
+    kind: str  # "sm_clock", "environment", "host", "loader", "kernels", "collectives", "package"
     text: str  # one sentence: what it is now, what it was in the baseline
     explained: float | None = None  # of ln(step time); None for a suspect whose share is unknown
     remedy: str = ""

@@ -43,7 +43,7 @@ def counted(number: int, noun: str) -> str:
 
 def percent(fraction: float, digits: int = 1) -> str:
     """Return `0.0712` as `7.1 %`."""
-    return f"{100 * fraction:.{digits}f} %"
+    return f"{100 * fraction:z.{digits}f} %"  # z: no -0.0
 
 
 ASSUMED = "~"  # before the noise of a single run: it shows none, so that a prior is assumed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import shlex
 import signal
@@ -57,6 +58,14 @@ import sys
 import time
 
 side, words = sys.argv[1], sys.argv[3:]  # the third is python3
+swapped = words[0].partition("=")[2].split("/")[-2:][0] if words[0].startswith("PYTHONPATH=") else ""
+if "pytest_accel.commands.overlay" in words:
+    seen = {"old": "new", "new": "old"}[side] if swapped else side
+    versions = json.loads(pathlib.Path("packages.json").read_text())[seen]
+    facts = {"packages": versions, "variables": {"PYTHONPATH": "", "LD_PRELOAD": ""}, "problem": ""}
+    pathlib.Path(words[words.index("pytest_accel.commands.overlay") + 1]).write_text(json.dumps(facts))
+    sys.exit(0)
+side = swapped or side
 (path,) = (pathlib.Path(word.partition("=")[2]) for word in words if word.startswith("--accel-json="))
 lists = [pathlib.Path(word.partition("=")[2]) for word in words if word.startswith("--accel-exclude=")]
 left_out = json.loads(lists[0].read_text()) if lists else []
@@ -64,7 +73,7 @@ with open("called", "a") as stream:
     stream.write(json.dumps([path.stem, words, left_out]) + "\\n")
 print(f"the last words of {path.stem}")
 sys.stdout.flush()
-how = pathlib.Path(f"how-{path.stem}")
+how = pathlib.Path(f"how-{swapped or path.stem}")
 if how.exists():
     text = how.read_text()
     if text == "hang":
@@ -147,6 +156,28 @@ def site(tmp_path) -> Site:
     return made
 
 
+def virtual_environment(folder: Path) -> Path:
+    """Make a real one that finds what this one has, and return its own folder of packages."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    (packages,) = (folder / "lib").glob("python*/site-packages")
+    (packages / "shared.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    return packages
+
+
+def install(packages: Path, name: str, version: str, text: str, **more: str) -> None:
+    """Install a package of one module."""
+    information = f"{name}-{version}.dist-info"
+    files = {
+        f"{name}/__init__.py": text,
+        f"{information}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        **{f"{information}/{file}": content for file, content in more.items()},
+    }
+    files[f"{information}/RECORD"] = "".join(f"{file},,\n" for file in [*files, f"{information}/RECORD"])
+    for file, content in files.items():
+        (packages / file).parent.mkdir(exist_ok=True)
+        (packages / file).write_text(content)
+
+
 FIRST = ["01-1-old", "01-2-new", "01-3-new", "01-4-old"]
 SECOND = ["02-1-new", "02-2-old", "02-3-old", "02-4-new"]
 
@@ -157,9 +188,7 @@ SECOND = ["02-1-new", "02-2-old", "02-3-old", "02-4-new"]
 @pytest.mark.rehearsal
 def test_slower_environment_fails_after_two_blocks_and_an_equal_benchmark_is_ok_after_one(site, tmp_path):
     """OLD is a real virtual environment; NEW is this one with a variable that makes one benchmark slower."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "old")], check=True)
-    (packages,) = (tmp_path / "old" / "lib").glob("python*/site-packages")
-    (packages / "shared.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    virtual_environment(tmp_path / "old")
     done = site.upgrade(
         *("--", "test_tiny.py", "--accel-budget=20ms", "-oaccel_warmup=20ms"),
         old=str(tmp_path / "old"),
@@ -181,6 +210,58 @@ def test_slower_environment_fails_after_two_blocks_and_an_equal_benchmark_is_ok_
         assert [each.benchmark for each in session.results] == ["test_tiny.py::test_step_slow"]
     assert not (site.root / "kept" / "baselines").exists()
     assert not (site.root / ".accel").exists()  # the site's own history has none of it
+
+
+PACKAGES_SUITE = """
+import augment
+import collate
+import decode
+
+from pytest_accel import cpu
+
+
+@cpu
+def test_loader(accel):
+    accel.measure(lambda: (augment.step(), collate.step(), decode.step()), work=1, unit="batches")
+
+
+@cpu
+def test_augment(accel):
+    accel.measure(augment.step, work=1, unit="batches")
+"""
+MODULE = "import time\n\nVERSION = {version}\n\ndef step():\n    time.sleep({step_s})\n"
+
+
+@pytest.mark.rehearsal
+def test_slow_package_is_convicted_and_the_others_that_differ_are_not(site, tmp_path):
+    """Three packages differ between two virtual environments; the new `collate` cannot be imported beside the old `augment`."""
+    for side, version, decode_s in (("old", 1, 0.002), ("new", 2, 0.008)):
+        packages = virtual_environment(tmp_path / side)
+        needs = f"\nimport augment\nif augment.VERSION < {version}:\n    raise ImportError('augment is too old')\n"
+        for name, step_s in (("augment", 0.002), ("collate", 0.002), ("decode", decode_s)):
+            text = MODULE.format(version=version, step_s=step_s) + (needs if name == "collate" else "")
+            install(packages, name, f"{version}.0", text)
+    (site.root / "conftest.py").unlink()  # a real clock
+    (site.root / "test_tiny.py").write_text(PACKAGES_SUITE)
+    own = ("--accel-budget=100ms", "-oaccel_warmup=20ms", "--accel-tolerance=20%", "--accel-in-process")
+    done = site.upgrade(
+        *("--isolate", "--", "test_tiny.py", *own), old=str(tmp_path / "old"), new=str(tmp_path / "new")
+    )
+    assert done.returncode == 1, done.stderr
+    found = {each.name: each for each in read_results(site.root / "kept" / "upgrade.json").results}
+    (cause,) = found["test_loader"].causes
+    assert cause.text.startswith("decode 1.0 -> 2.0 alone explains ")
+    assert 0.5 < cause.explained / -math.log1p(-found["test_loader"].verdict.slowdown.point) < 1.5
+    assert f"cause: test_loader: {cause.text}\n" in done.stdout
+    assert found["test_augment"].notes == []  # it lost nothing
+    quick, picky, slow = found["test_loader"].notes
+    assert quick.startswith("augment 1.0 -> 2.0 alone explains ")
+    assert "OLD with NEW's not possible: ImportError: augment is too old; NEW with OLD's recovers " in picky
+    assert slow.startswith(cause.text)
+    assert " not possible" not in slow  # both ways
+    assert "isolating 3 of 3, decode 1.0 -> 2.0: 8 to 40 processes, about " in done.stderr
+    assert "3 of 3, block 1 of 5, 2/4 old with new's decode: 1 benchmark\n" in done.stderr
+    assert not [*(site.root / "kept").glob("isolate/*/packages")]
 
 
 # --- the course -----------------------------------------------------------------------------------
@@ -292,6 +373,74 @@ def test_interrupt_keeps_and_reports_complete_blocks(site):
     assert "interrupted.\nResults and logs are in kept" in err
     assert "INCONCLUSIVE  test_a: 20.0 % slower" in out
     assert "Traceback" not in err
+
+
+@pytest.fixture
+def slow_b(site) -> Site:
+    """A site with three packages that differ; `b` has the loss. Folders of the isolation are named by it."""
+    versions = {"a": "1.0", "b": "1.0", "c": "1.0"}
+    of_new = {"a": "2.0", "b": "2.0", "d": "1.0"}
+    (site.root / "packages.json").write_text(json.dumps({"old": versions, "new": of_new}))
+    site.left("new", [measured(0.05, "new"), measured(0.04, "new", "test_b")])
+    site.left("old", [measured(0.04, "old"), measured(0.04, "old", "test_b")])
+    for name, into_old_s, into_new_s in (("a", 0.04, 0.05), ("b", 0.05, 0.04), ("c", 0.04, 0.05)):
+        for number in (1, 2, 3):
+            site.left(f"{number:02d}-{name}-into-old", [measured(into_old_s, "old")])
+            site.left(f"{number:02d}-{name}-into-new", [measured(into_new_s, "new")])
+    return site
+
+
+def test_packages_are_swapped_in_turn_until_one_explains_the_loss(slow_b):
+    done = slow_b.upgrade("--isolate", "--", "x")
+    assert done.returncode == 1, done.stderr
+    result = next(each for each in read_results(slow_b.root / "kept" / "upgrade.json").results if each.failed)
+    assert [each.text for each in result.causes] == ["b 1.0 -> 2.0 alone explains 20.0 of 20.0 %"]
+    assert [each.partition(" (")[0] for each in result.notes] == [
+        "a 1.0 -> 2.0 alone explains 0.0 of 20.0 %",
+        "b 1.0 -> 2.0 alone explains 20.0 of 20.0 %",
+    ]
+    decided_at_once, confirmed = [*FIRST] * 2, [*FIRST, *SECOND] * 2
+    assert slow_b.turns() == [*FIRST, *SECOND, *decided_at_once, *confirmed]
+    assert {tuple(left_out) for _, _, left_out in slow_b.calls()[8:]} == {
+        ("bench_suites/test_cnn.py::test_b",)
+    }
+    assert "2 of 4, block 1 of 5, 2/4 old with new's b" in done.stderr
+    assert " 32 processes, " in done.stdout
+
+
+def test_named_packages_are_all_swapped_and_what_is_not_possible_is_said(slow_b):
+    (slow_b.root / "how-01-b-into-old").write_text("139")
+    done = slow_b.upgrade("--isolate=B,c+a,d", "--", "x")
+    assert done.returncode == 1, done.stderr
+    result = next(each for each in read_results(slow_b.root / "kept" / "upgrade.json").results if each.failed)
+    picky, several, added = result.notes
+    assert result.causes[0].text.endswith("20.0 %, shown one way only")
+    assert "OLD with NEW's not possible: pytest left with exit status 139 there (01-2-new.log)" in picky
+    assert "NEW with OLD's recovers 20.0 %" in picky
+    assert several.startswith("a 1.0 -> 2.0, c 1.0 gone alone explains 0.0 of 20.0 %")
+    assert added.startswith("d 1.0 appeared: OLD with NEW's not possible: ")
+    assert added.endswith(
+        "NEW with OLD's not possible: the package is not there, and an overlay takes none away"
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ("e", "e is in neither. These differ: a, b, c, d."),
+        ("a,b+e", "e is in neither"),
+        ("same", "same is 1.0 in both"),
+    ],
+)
+def test_packages_that_do_not_differ_are_refused_before_anything_is_measured(slow_b, names, said):
+    path = slow_b.root / "packages.json"
+    path.write_text(
+        json.dumps({side: {**each, "same": "1.0"} for side, each in json.loads(path.read_text()).items()})
+    )
+    refused = slow_b.upgrade(f"--isolate={names}", "--", "x")
+    assert refused.returncode == 2
+    assert said in refused.stderr
+    assert slow_b.turns() == []
 
 
 @pytest.mark.parametrize(

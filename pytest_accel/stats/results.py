@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from pytest_accel.stats.baseline_quality import NO_GATE
+from pytest_accel.stats.causes import Cause
 from pytest_accel.stats.environment import Change, Environment
 from pytest_accel.stats.gate import THROUGHPUT, Outcome, Policy, StepTime, Verdict, interval
 from pytest_accel.stats.metric_gates import ANCHOR, ANCHOR_SHARE, shown_name, worst
@@ -116,6 +117,7 @@ class Result:
     verdicts: tuple[Verdict, ...] = ()  # of its throughput first, then of the metrics it gates
     environment: str = ""  # the key of the one it was measured in
     changes: tuple[Change, ...] = ()  # since the baseline, most likely causes first
+    causes: tuple[Cause, ...] = ()  # of its loss, those that explain most first
     scaling: ScalingFigure | None = None
     references: tuple[ReferenceFigure, ...] = ()
 

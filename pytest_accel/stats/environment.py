@@ -137,7 +137,7 @@ _VARIABLES_SINCE_2 = frozenset(
     }
 )
 # Of those, names of places say nothing of speed, and differ from job to job.
-_OF_PLACES = re.compile(r"(?:^|_)(?:DIR|ROOT|HOME|FILE|PATH|LOGS?|URL|HOST|PORT|IP|CACHE)(?:_|$)")
+_OF_PLACES = re.compile(r"(?:^|_)(?:DIR|ROOT|HOME|FILE|PATH|URL|HOST|PORT|IP|CACHE)(?:_|$)")
 # What an environment records: a fact that an earlier set had not is no change against it.
 FACTS, FACT_SET = "facts", "2"
 _SINCE_2 = frozenset(

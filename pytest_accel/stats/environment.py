@@ -86,7 +86,7 @@ _SHOWN_CHARACTERS = 60  # of a value in a one-line description
 
 # Variables that decide speed: of torch and its compiler, of NVIDIA's and AMD's libraries, of threads, networks and allocators.
 VARIABLE_PREFIXES = ("NCCL_", "TORCH_", "PYTORCH_", "CUDA_", "OMP_", "MKL_", "KMP_")
-_PREFIXES_SINCE_2 = (
+PREFIXES_SINCE_2 = (
     *(
         "TORCHDYNAMO_",
         "TORCHINDUCTOR_",
@@ -115,7 +115,7 @@ _PREFIXES_SINCE_2 = (
     ),
     *("MALLOC_", "TCMALLOC_"),
 )
-_VARIABLES_SINCE_2 = frozenset(
+VARIABLES_SINCE_2 = frozenset(
     {
         *(
             "NVIDIA_TF32_OVERRIDE",
@@ -347,8 +347,8 @@ def safe_variables(environ: Mapping[str, str]) -> dict[str, str]:
 def decides_speed(variable: str) -> bool:
     if variable.startswith(VARIABLE_PREFIXES):
         return variable not in _SET_ON_IMPORT
-    return variable in _VARIABLES_SINCE_2 or (
-        variable.startswith(_PREFIXES_SINCE_2) and not _OF_PLACES.search(variable)
+    return variable in VARIABLES_SINCE_2 or (
+        variable.startswith(PREFIXES_SINCE_2) and not _OF_PLACES.search(variable)
     )
 
 

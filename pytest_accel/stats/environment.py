@@ -84,109 +84,37 @@ _RANK = {name: rank for rank, name in enumerate(TITLES)}
 VARIABLE_PREFIX = "env."  # context fields that are environment variables
 _SHOWN_CHARACTERS = 60  # of a value in a one-line description
 
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
 # Variables that decide speed: of torch and its compiler, of NVIDIA's and AMD's libraries, of threads, networks and allocators.
 VARIABLE_PREFIXES = ("NCCL_", "TORCH_", "PYTORCH_", "CUDA_", "OMP_", "MKL_", "KMP_")
-PREFIXES_SINCE_2 = (
-    *(
-        "TORCHDYNAMO_",
-        "TORCHINDUCTOR_",
-        "TRITON_",
-        "CUBLAS",
-        "CUDNN",
-        "NVTE_",
-        "VLLM_",
-        "MIOPEN_",
-        "HSA_",
-        "HIP_",
-        "ROCR_",
-    ),
-    *(
-        "ROCBLAS_",
-        "HIPBLASLT_",
-        "OPENBLAS_",
-        "BLIS_",
-        "GOMP_",
-        "DNNL_",
-        "ONEDNN_",
-        "NUMEXPR_",
-        "GLOO_",
-        "UCX_",
-        "FI_",
-    ),
-    *("MALLOC_", "TCMALLOC_"),
-)
-VARIABLES_SINCE_2 = frozenset(
-    {
-        *(
-            "NVIDIA_TF32_OVERRIDE",
-            "LD_PRELOAD",
-            "LD_BIND_NOW",
-            "GLIBC_TUNABLES",
-            "ATEN_CPU_CAPABILITY",
-            "XLA_FLAGS",
-        ),
-        *(
-            "GPU_MAX_HW_QUEUES",
-            "AMD_SERIALIZE_KERNEL",
-            "AMD_SERIALIZE_COPY",
-            "PYTHON_GIL",
-            "PYTHON_JIT",
-            "PYTHONDEVMODE",
-        ),
-        *("PYTHONMALLOC", "PYTHONOPTIMIZE", "PYTHONTRACEMALLOC", "PYTHONASYNCIODEBUG", "PYTHONPERFSUPPORT"),
-    }
-)
+PREFIXES_SINCE_2 = _names("""
+    TORCHDYNAMO_ TORCHINDUCTOR_ TRITON_ CUBLAS CUDNN NVTE_ VLLM_ MIOPEN_ HSA_ HIP_ ROCR_ ROCBLAS_ HIPBLASLT_ OPENBLAS_ BLIS_
+    GOMP_ DNNL_ ONEDNN_ NUMEXPR_ GLOO_ UCX_ FI_ MALLOC_ TCMALLOC_
+""")
+VARIABLES_SINCE_2 = _names("""
+    NVIDIA_TF32_OVERRIDE LD_PRELOAD LD_BIND_NOW GLIBC_TUNABLES ATEN_CPU_CAPABILITY XLA_FLAGS GPU_MAX_HW_QUEUES
+    AMD_SERIALIZE_KERNEL AMD_SERIALIZE_COPY PYTHON_GIL PYTHON_JIT PYTHONDEVMODE PYTHONMALLOC PYTHONOPTIMIZE
+    PYTHONTRACEMALLOC PYTHONASYNCIODEBUG PYTHONPERFSUPPORT
+""")
 # Of those, names of places say nothing of speed, and differ from job to job.
 _OF_PLACES = re.compile(r"(?:^|_)(?:DIR|ROOT|HOME|FILE|PATH|URL|HOST|PORT|IP|CACHE)(?:_|$)")
+_OF_TORCH = _names(
+    "matmul_precision cudnn_enabled cudnn_benchmark cudnn_tf32 sdpa_disabled deterministic max_autotune"
+)
 # What an environment records: a fact that an earlier set had not is no change against it.
 FACTS, FACT_SET = "facts", "2"
-_SINCE_2 = frozenset(
-    {
-        *(
-            "cublas",
-            "cublaslt",
-            "transformer_engine",
-            "flash_attn",
-            "torchao",
-            "vllm",
-            "matmul_precision",
-            "cudnn_enabled",
-        ),
-        *(
-            "cudnn_benchmark",
-            "cudnn_tf32",
-            "sdpa_disabled",
-            "deterministic",
-            "max_autotune",
-            "microcode",
-            "vbios",
-            "inforom",
-        ),
-        *("gsp_firmware", "nic_firmware", "ofed"),
-    }
-)
+_SINCE_2 = _OF_TORCH + _names("""
+    cublas cublaslt transformer_engine flash_attn torchao vllm microcode vbios inforom gsp_firmware nic_firmware ofed
+""")
 # Facts that somebody sets, beside variables; others are versions and the machine.
-_SETTINGS = frozenset(
-    {
-        *(
-            "attention",
-            "application_sm_clock_mhz",
-            "application_memory_clock_mhz",
-            "ecc",
-            "mig_mode",
-            "persistence",
-        ),
-        *(
-            "cpu_governor",
-            "cpu_affinity",
-            "binding",
-            "transparent_hugepages",
-            "matmul_precision",
-            "cudnn_enabled",
-        ),
-        *("cudnn_benchmark", "cudnn_tf32", "sdpa_disabled", "deterministic", "max_autotune"),
-    }
-)
+_SETTINGS = _OF_TORCH + _names("""
+    attention application_sm_clock_mhz application_memory_clock_mhz ecc mig_mode persistence cpu_governor cpu_affinity binding
+    transparent_hugepages
+""")
 # scikit-learn sets them when it is imported, for all that runs afterwards: they tell which benchmarks came before.
 _SET_ON_IMPORT = {"KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK"}
 REDACTED = "<redacted>"

@@ -273,7 +273,9 @@ def load_metrics(before: Load, after: Load, steps: int) -> dict[str, float]:
     found = {"host_cpu_s_per_step": process_s / steps}
     waits_s = [now - before.waits_s.get(thread, 0.0) for thread, now in after.waits_s.items()]
     if any(after.waits_s.values()):  # a kernel that counts none has zeros
-        found["cpu_wait_s_per_step"] = max(waits_s) / steps
+        # Threads that work together wait for the one that waits longest: of n equal random waits it is 1 + 1/2 + ... + 1/n.
+        ranked = enumerate(sorted(waits_s, reverse=True), start=1)
+        found["cpu_wait_s_per_step"] = sum(wait_s / rank for rank, wait_s in ranked) / steps
     if (throttled_s := after.throttled_s - before.throttled_s) > 0:
         found["cpu_throttled_s_per_step"] = throttled_s / steps
     cpus = float(len(after.cpus))

@@ -132,12 +132,14 @@ def find_causes(
     for explain in (_loader, _cpu_wait, _sm_clock, _memory_clock, _cpu_clock):
         if (each := explain(sides)) is not None:
             take(each.cause, loss * each.lost_s / sides.lost_s)
-    is_open = rest >= _LEAST_SHARE * loss  # by now: what follows says where time goes, and not always why
+    is_open, is_unknown = (
+        rest >= _LEAST_SHARE * loss,
+        not causes,
+    )  # what follows says where time goes, and not why
     for cause in found:
         take(cause, cause.explained or 0.0)
-    setting = _setting(sides, changes) if is_open else None
-    only = setting is not None and all(is_setting(each.name) for each in changes)
-    if only:
+    setting, only = (_setting(sides, changes) if is_open else None), False
+    if setting is not None and (only := all(is_setting(each.name) for each in changes)):
         take(setting, rest)
     if setting is not None and not any(each.kind == setting.kind for each in causes):
         causes.append(setting)
@@ -146,9 +148,8 @@ def find_causes(
     causes += [cause for cause in found if cause.explained is None]
     if not causes and (suspect := _other_load(sides)):
         causes.append(suspect)
-    return tuple(
-        sorted(causes, key=lambda each: (not (only and each.kind == "environment"), -(each.explained or 0)))
-    )
+    first = "environment" if only and is_unknown else ""  # nothing else changed: above where the time went
+    return tuple(sorted(causes, key=lambda each: (each.kind != first, -(each.explained or 0))))
 
 
 # --- where it shows -----------------------------------------------------------------------------------

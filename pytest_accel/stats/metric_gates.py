@@ -124,7 +124,7 @@ def without_shift(c: float, runs: Iterable[Run]) -> list[Run]:
 # As runs store them: in baselines, in results, in the history. What a benchmark adds itself (`metrics=`) stands beside.
 OF_ANY_STEP: Mapping[str, str] = {
     "host_cpu_s_per_step": "CPU time that the process spent on a step, in seconds.",
-    "cpu_wait_s_per_step": "The time a step that a thread of the process was ready and waited for a CPU, in seconds; of the thread that waited longest (Linux).",
+    "cpu_wait_s_per_step": "The time a step for which threads of the process were ready and waited for a CPU, in seconds: of the longest, half of the next, a third of the third, since threads wait for each other (Linux).",
     "cpu_throttled_s_per_step": "The time a step for which the CPU quota of its control group stopped the process, in seconds; where it did.",
     "other_cpu_share": "The share of the time of its CPUs that other processes used in the window.",
     "usable_cpus": "The CPUs that the process may use, by affinity and quota.",

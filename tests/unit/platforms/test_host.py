@@ -58,7 +58,7 @@ def test_nodes_and_cores_of_a_host_with_two_sockets(tmp_path):
 
 def load_files(root, *, waited_ns, throttled, busy):
     write(root / "proc/self/task/7/schedstat", f"1 {waited_ns} 1")
-    write(root / "proc/self/task/8/schedstat", "1 5 1")
+    write(root / "proc/self/task/8/schedstat", f"1 {waited_ns // 2} 1")
     write(root / "proc/self/stat", f"7 (a b) R {' '.join('0' for _ in range(35))} 1 0")
     write(root / "proc/stat", f"cpu0 {busy} 0 0 200 0 0 0 0\ncpu1 {busy} 0 0 200 0 0 0 0")
     write(root / "proc/self/cgroup", "1:cpu:/job\n0::/job")
@@ -77,7 +77,7 @@ def test_load_between_two_readings(tmp_path, monkeypatch):
     assert host.load_metrics(before, after, 10) == pytest.approx(
         {
             "host_cpu_s_per_step": 0.1,
-            "cpu_wait_s_per_step": 0.2,
+            "cpu_wait_s_per_step": 0.25,  # 2 s, and half of 1 s
             "cpu_throttled_s_per_step": 0.05,
             "other_cpu_share": 0.5,  # all of them busy, half by this process
             "usable_cpus": 1.5,

@@ -122,6 +122,11 @@ PROVOKED = {
         None,
         "TORCHDYNAMO_DISABLE 1 appeared",
     ),
+    "fewer CPUs, whose affinity changed too": (
+        {"cpu_wait_s_per_step": 0.00001, "usable_cpus": 2},
+        {"cpu_wait_s_per_step": 0.003, "usable_cpus": 1},
+        *((ENV,), "cpu_wait", 0.83, "waiting for a CPU .*TORCHDYNAMO_DISABLE 1 appeared: explains at most"),
+    ),
     "load that lets it run": (
         {"other_cpu_share": 0.02},
         {"other_cpu_share": 0.5},

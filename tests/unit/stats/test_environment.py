@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import random
 import string
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -250,6 +252,20 @@ class TestSafeVariables:
     def test_a_home_folder_is_shortened(self):
         environ = {"HOME": "/home/ada", "LD_PRELOAD": "/home/ada/lib/jemalloc.so", "CUDA_HOME": "/opt/cuda"}
         assert safe_variables(environ) == {"LD_PRELOAD": "~/lib/jemalloc.so", "CUDA_HOME": "/opt/cuda"}
+
+    def test_the_committed_baselines_see_no_change_in_facts_that_they_had_not(self):
+        stored = json.loads(Path("baselines/h200/cnn.json").read_text(encoding="utf-8"))["environments"]
+        for each in stored.values():
+            old = Environment(identity=each["identity"], context=each["context"])
+            more = {
+                FACTS: FACT_SET,
+                "vbios": "96",
+                "microcode": "0x1",
+                "cublas": "13.1.0",
+                "env.LD_PRELOAD": "~/a.so",
+            }
+            new = Environment(identity=old.identity, context={**old.context, **more})
+            assert diff(old, new) == diff_identity(old, new) == ()
 
     def test_what_an_older_set_of_facts_had_not_is_no_change(self):
         old = environment({"env.CUDA_HOME": "/home/ada/cuda", "torch": "2.11"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from pytest_accel.platforms.nvidia import (
     NO_PACKAGE,
     Nvml,
     Refused,
+    is_held,
     opened,
     short_uuid,
 )
@@ -24,6 +26,7 @@ from pytest_accel.stats.quantities import counted, gibibytes
 
 # An idle driver or a display server holds less. A CUDA context alone takes hundreds of MiB.
 FOREIGN_BYTES = 128 << 20
+IDLE_BELOW = 0.5  # of the highest clock
 BUSY_PERCENT = 5  # a monitoring agent that queries NVML every second causes less
 NOT_SUPPORTED = "this GPU or its driver does not support it"
 
@@ -111,7 +114,8 @@ def _now(gpu: Gpu, sheet: Sheet) -> Finding | None:
     readings = [] if sm_mhz is None else [f"{sm_mhz} MHz"]
     readings += [] if power_mw is None else [f"{power_mw / 1000:.0f} W"]
     readings += [] if temperature_c is None else [f"{temperature_c} °C"]
-    idle = " (idle: low clocks are normal)" if gpu.is_idle() else ""
+    is_low = sm_mhz is not None and sm_mhz < IDLE_BELOW * (gpu.get("MaxClockInfo", "NVML_CLOCK_SM") or 0)
+    idle = " (idle: low clocks are normal)" if is_low and gpu.is_idle() else ""
     return sheet.ok(", ".join(readings) + idle) if readings else None
 
 
@@ -151,6 +155,11 @@ def _clocks(gpu: Gpu, sheet: Sheet) -> Finding | None:
     if not wanted:
         return sheet.ok(f"up to {most} MHz; application clocks unknown")
     text = f"application {wanted} MHz, at most {most}"
+    if held := _held_mhz(gpu, most, wanted):
+        return sheet.warning(
+            f"{text}, and held at {held} without a reason of the driver's: locked or capped",
+            "`nvidia-smi -i N -rgc` as root releases locked clocks; or measure always at this clock.",
+        )
     usual = gpu.get("DefaultApplicationsClock", "NVML_CLOCK_SM") or most
     if wanted < usual:
         return sheet.warning(
@@ -159,6 +168,20 @@ def _clocks(gpu: Gpu, sheet: Sheet) -> Finding | None:
             "always at this clock.",
         )
     return sheet.ok(text)
+
+
+def _held_mhz(gpu: Gpu, most: int, wanted: int) -> int | None:
+    """Return the clock that stays in one place between those of idleness and of work; None where it does not."""
+    clocks: list[int] = []
+    for pause_s in (0.0, 0.1, 0.1, 0.1):
+        time.sleep(pause_s)
+        now = gpu.get("ClockInfo", "NVML_CLOCK_SM")
+        # Idle GPUs fall to a fifth (H200: 345 of 1980 MHz); with a context, an A100 stays at its application clock.
+        lowest = IDLE_BELOW * most if gpu.is_idle() else 0
+        clocks.append(now or 0)
+        if not now or now < lowest or now == wanted or not is_held(clocks, [gpu.reasons() or 0], most):
+            return None
+    return clocks[-1]
 
 
 def _throttling(gpu: Gpu, sheet: Sheet) -> Finding | None:

@@ -12,6 +12,7 @@ from pytest_accel.doctor.findings import Finding, Sheet
 from pytest_accel.platforms.host import (
     HostFiles,
     cpu_quota,
+    cpu_shares,
     format_list,
     memory_limit,
     parse_list,
@@ -189,27 +190,3 @@ def examine_load(files: HostFiles, cpus: frozenset[int], pause: Callable[[float]
         remedy = "Request dedicated CPUs, or measure when the host is quiet."
         findings.append(LOAD("stolen time").warning(text, remedy))
     return findings
-
-
-def cpu_shares(before: str, after: str, cpus: frozenset[int]) -> tuple[float, float] | None:
-    """Return the busy and the stolen share between two readings of /proc/stat; None if they do not count."""
-    old, new = _ticks(before), _ticks(after)
-    both = [cpu for cpu in old if cpu in new and (cpu in cpus or not cpus)]
-    spent = [[now - then for then, now in zip(old[cpu], new[cpu], strict=True)] for cpu in both]
-    total = sum(map(sum, spent))
-    if total <= 0 or any(ticks < 0 for each in spent for ticks in each):
-        return None
-    idle = sum(each[3] + each[4] for each in spent)
-    stolen = sum(each[7] for each in spent)  # by the hypervisor
-    return (total - idle - stolen) / total, stolen / total
-
-
-def _ticks(stat: str) -> dict[int, list[int]]:
-    """Return by CPU: user, nice, system, idle, iowait, irq, softirq, steal. User includes guests."""
-    found = {}
-    for words in filter(None, map(str.split, stat.splitlines())):
-        number = whole_number(words[0].removeprefix("cpu"))
-        ticks = [each for each in map(whole_number, words[1:9]) if each is not None]
-        if words[0].startswith("cpu") and number is not None and len(ticks) == 8:
-            found[number] = ticks
-    return found

@@ -246,6 +246,7 @@ class NvmlMonitor(_Monitor):
             power_limit_default_w=_watts(self._ask("PowerManagementDefaultLimit")),
             ecc_uncorrected_before=self._ecc_before,
             ecc_uncorrected_after=self._uncorrected(),
+            sm_mhz_max=self._ask("MaxClockInfo", self._nvml.constant("NVML_CLOCK_SM")),
             pcie_generation=generation,
             pcie_generation_max=self._ask("MaxPcieLinkGeneration"),
             pcie_width=width,

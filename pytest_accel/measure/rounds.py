@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from pytest_accel.measure.arguments import check_first_step
 from pytest_accel.measure.device import Device
+from pytest_accel.platforms.host import load_metrics, read_load
 from pytest_accel.stats.run import MIN_ROUNDS, Run
 
 Step = Callable[[], object]
@@ -365,9 +366,9 @@ def time_rounds(
             timed_block(step, in_bursts(max(warm_up.ready, 1), warm_up.burst), device)
         if window is not None:
             window.begin()
-        cpu_s = time.process_time()
+        before = read_load()
         benchmark.pedantic(step, rounds=plan.rounds, iterations=plan.steps_per_round)
-        cpu_s = time.process_time() - cpu_s
+        after = read_load()
         device.synchronize()
         ranks.barrier()  # one rank reads sensors for others, whose last round may be longer
         if window is not None:
@@ -381,8 +382,7 @@ def time_rounds(
         first_step_s=warm_up.first_step_s,
         warmup_s=warm_up.warmup_s,
         peak_memory_bytes=device.peak_memory_bytes(),
-        # All of a step on the CPU, its launch on a GPU.
-        metrics={"host_cpu_s_per_step": cpu_s / steps},
+        metrics=load_metrics(before, after, steps),
     )
     return Timed(run=run, warm_up=warm_up, steps=steps)
 

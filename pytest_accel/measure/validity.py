@@ -22,6 +22,7 @@ from pytest_accel.platforms.nvidia import (
     POWER_BRAKE,
     POWER_CAP,
     SW_THERMAL,
+    is_held,
 )
 from pytest_accel.stats.quantities import gibibytes, percent, seconds
 
@@ -32,6 +33,7 @@ _CAUSES = HW_THERMAL | POWER_BRAKE
 # tolerance. A single sample of it is never a reason to measure again.
 THROTTLED_SHARE = 0.05
 THROTTLED_SAMPLES = 2
+LOCKED_SAMPLES = 5
 # Of the SMs: 5 % is the default tolerance. A monitoring agent takes less.
 BUSY_SHARE = 0.05
 # With longer gaps between samples, their shares are not those of the window.
@@ -74,6 +76,7 @@ class DeviceReadings:
     power_limit_default_w: float | None = None
     ecc_uncorrected_before: int | None = None
     ecc_uncorrected_after: int | None = None
+    sm_mhz_max: int | None = None
     pcie_generation: int | None = None
     pcie_generation_max: int | None = None
     pcie_width: int | None = None
@@ -106,7 +109,7 @@ def assess(readings: DeviceReadings) -> Validity:
     return Validity(
         invalid=tuple(text for invalid, text in found if invalid),
         notes=tuple(text for invalid, text in found if not invalid),
-        figures=_figures(readings.samples, reasons),
+        figures={**_figures(readings.samples, reasons), **_locked(readings, reasons)},
     )
 
 
@@ -121,6 +124,13 @@ def _figures(samples: Sequence[DeviceSample], reasons: Sequence[int]) -> dict[st
         found["power_capped_share"] = _share(reasons, POWER_CAP)
         found["throttled_share"] = _share(reasons, THROTTLES)
     return found
+
+
+def _locked(readings: DeviceReadings, reasons: Sequence[int]) -> dict[str, float]:
+    """Return the clock that the samples never left though nothing held it down; NVML does not report a lock itself."""
+    clocks = _plausible((sample.sm_mhz for sample in readings.samples), MOST_MHZ)
+    held = len(clocks) >= LOCKED_SAMPLES and bool(reasons) and is_held(clocks, reasons, readings.sm_mhz_max)
+    return {"locked_clock_mhz": fmean(clocks)} if held else {}
 
 
 def _plausible(readings: Iterable[int | None], most: int) -> list[int]:

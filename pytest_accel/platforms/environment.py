@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import platform
@@ -17,6 +18,8 @@ from pytest_accel.platforms.host import HostFiles, allowed_cpus, format_list
 from pytest_accel.platforms.machine import find_cpu
 from pytest_accel.platforms.nvidia import opened
 from pytest_accel.stats.environment import (
+    FACT_SET,
+    FACTS,
     REDACTED,
     VARIABLE_PREFIX,
     Environment,
@@ -36,6 +39,10 @@ _PACKAGES: Mapping[str, str] = {
     "triton": "triton",
     "numpy": "numpy",
     "transformers": "transformers",
+    "transformer-engine": "transformer_engine",
+    "flash-attn": "flash_attn",
+    "torchao": "torchao",
+    "vllm": "vllm",
     "pytest-accel": "pytest_accel",
 }
 _ON_OFF: Mapping[object, str] = {0: "off", 1: "on"}
@@ -65,7 +72,9 @@ def read_environment(
     files = files or HostFiles()
     environ = os.environ if environ is None else environ
     model = cpu_model or find_cpu(cpuinfo=files.root / "proc/cpuinfo").name
-    context = _software() | container(files, environ) | _cpu_context(files)
+    context = (
+        {FACTS: FACT_SET} | _software() | container(files, environ) | _cpu_context(files) | _torch_settings()
+    )
     context |= {VARIABLE_PREFIX + name: value for name, value in safe_variables(environ).items()}
     if hardware is None:
         torch = sys.modules.get("torch")
@@ -76,7 +85,7 @@ def read_environment(
     else:
         identity, device_context = _device(hardware)
         identity["device_count"] = str(device_count)
-        context |= {**_torch_libraries(), **device_context, "host_cpu_model": model}
+        context |= {**_torch_libraries(), **_network(files), **device_context, "host_cpu_model": model}
     return Environment(identity=_present(identity), context=_present(context))
 
 
@@ -108,13 +117,72 @@ def _torch_libraries() -> Facts:
         "hip": lambda: torch.version.hip or "",
         "cudnn": lambda: cudnn_version(torch.backends.cudnn.version() or 0),
         "nccl": lambda: ".".join(str(part) for part in torch.cuda.nccl.version()),
+        "cublas": lambda: _loaded_version("cublas"),
+        "cublaslt": lambda: _loaded_version("cublasLt"),
     }
+    return _answered(readers)
+
+
+def _answered(readers: Mapping[str, Callable[[], str]]) -> Facts:
+    """Return what torch answers: a CPU build lacks some of these names and raises from others."""
     facts: Facts = {}
     for name, read in readers.items():
-        # A CPU build lacks some of these names and raises from others.
         with suppress(AttributeError, RuntimeError, ImportError):
             facts[name] = read()
     return facts
+
+
+def _loaded_version(library: str) -> str:
+    """Return the version of a CUDA library that this process has loaded; empty without it."""
+    for major in (13, 12, 11):
+        with suppress(OSError, AttributeError):
+            loaded = ctypes.CDLL(f"lib{library}.so.{major}", mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+            parts = []
+            for part in range(3):  # MAJOR_VERSION, MINOR_VERSION, PATCH_LEVEL
+                number = ctypes.c_int()
+                getattr(loaded, f"{library}GetProperty")(part, ctypes.byref(number))
+                parts.append(str(number.value))
+            return ".".join(parts)
+    return ""
+
+
+def _torch_settings() -> Facts:
+    """Return settings of torch that are not its defaults: somebody set them, and they change speed."""
+    torch, inductor = sys.modules.get("torch"), sys.modules.get("torch._inductor.config")
+    if torch is None:
+        return {}
+    backends = ("flash", "mem_efficient", "cudnn", "math")
+    readers: Mapping[str, Callable[[], str]] = {
+        "matmul_precision": lambda: torch.get_float32_matmul_precision().replace("highest", ""),
+        "cudnn_enabled": lambda: "" if torch.backends.cudnn.enabled else "off",
+        "cudnn_benchmark": lambda: "on" if torch.backends.cudnn.benchmark else "",
+        "cudnn_tf32": lambda: "" if torch.backends.cudnn.allow_tf32 else "off",
+        "sdpa_disabled": lambda: " ".join(
+            each for each in backends if not getattr(torch.backends.cuda, f"{each}_sdp_enabled")()
+        ),
+        "deterministic": lambda: "on" if torch.are_deterministic_algorithms_enabled() else "",
+        "max_autotune": lambda: "on" if inductor and inductor.max_autotune else "",
+    }
+    return _answered(readers)
+
+
+def compiled_counts() -> dict[str, float]:
+    """Return how many graphs torch.compile has made in this process, and how often it broke one off; empty where it is not used."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    if dynamo is None:
+        return {}
+    counters = dynamo.counters
+    return {
+        "compiled_graphs": float(counters["stats"]["unique_graphs"]),
+        "graph_breaks": float(sum(counters["graph_break"].values())),
+    }
+
+
+def _network(files: HostFiles) -> Facts:
+    """Return firmware and driver of InfiniBand and RoCE adapters."""
+    cards = "sys/class/infiniband"
+    firmware = {files.text(f"{cards}/{card}/fw_ver") for card in files.names(cards)} - {""}
+    return {"nic_firmware": ", ".join(sorted(firmware)), "ofed": files.text("sys/module/mlx5_core/version")}
 
 
 def cudnn_version(number: int) -> str:
@@ -129,7 +197,9 @@ def _cpu_context(files: HostFiles) -> Facts:
     allowed = allowed_cpus()
     first = min(allowed, default=0)
     huge_pages = files.text("sys/kernel/mm/transparent_hugepage/enabled")  # always [madvise] never
+    microcode = (line.partition(":") for line in files.lines("proc/cpuinfo") if line.startswith("microcode"))
     return {
+        "microcode": next((value.strip() for _, _, value in microcode), ""),
         "cpu_affinity": format_list(allowed),
         "cpu_governor": files.text(f"sys/devices/system/cpu/cpu{first}/cpufreq/scaling_governor"),
         "transparent_hugepages": huge_pages.partition("[")[2].partition("]")[0],
@@ -207,6 +277,9 @@ def _device(hardware: DetectedDevice) -> tuple[Facts, Facts]:
         ecc = nvml.ask("nvmlDeviceGetEccMode", handle) or (None,)  # current, pending
         mig = nvml.ask("nvmlDeviceGetMigMode", handle) or (None,)
         return identity, context | {
+            "vbios": nvml.text("nvmlDeviceGetVbiosVersion", handle),
+            "inforom": nvml.text("nvmlDeviceGetInforomImageVersion", handle),
+            "gsp_firmware": nvml.text("nvmlDeviceGetGspFirmwareVersion", handle),
             "default_power_limit_w": _watts(nvml.ask("nvmlDeviceGetPowerManagementDefaultLimit", handle)),
             "ecc": _ON_OFF.get(ecc[0], ""),
             "mig_mode": _ON_OFF.get(mig[0], ""),

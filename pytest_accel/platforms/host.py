@@ -1,9 +1,10 @@
-"""This host: kernel files, limits of control groups, NUMA nodes, and the CPUs near a PCI device."""
+"""This host: kernel files, limits of control groups, NUMA nodes, the CPUs near a PCI device, and load."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -63,7 +64,7 @@ def number_fields(lines: list[str]) -> dict[str, int]:
     return {name: number for name, number in found if number is not None}
 
 
-# --- control groups (version 2) ---------------------------------------------------------------------
+# --- control groups -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +82,12 @@ def cpu_quota(files: HostFiles) -> float | None:
         numbers = [whole_number(word) or 0 for word in files.text(f"{folder}/cpu.max").split()]
         if len(numbers) == 2 and all(numbers):  # "150000 100000"; "max 100000" is no limit
             found.append(numbers[0] / numbers[1])
+    for folder in _group_folders(files, "cpu"):
+        quota, period = (
+            whole_number(files.text(f"{folder}/cpu.cfs_{name}_us")) or 0 for name in ("quota", "period")
+        )
+        if quota and period:  # "-1" is no limit
+            found.append(quota / period)
     return min(found, default=None)
 
 
@@ -95,17 +102,18 @@ def memory_limit(files: HostFiles) -> MemoryLimit | None:
     return min(found, key=lambda each: each.limit_bytes, default=None)
 
 
-def _group_folders(files: HostFiles) -> Iterator[str]:
-    """Yield the folders of this process's group and of those above.
+def _group_folders(files: HostFiles, controller: str = "") -> Iterator[str]:
+    """Yield the folders of this process's group and of those above, of version 2 or of a controller of version 1.
 
     In a container the file often names a path of the host that is not mounted: then the mount's root counts.
     """
     for line in files.lines("proc/self/cgroup"):
-        if line.startswith("0::"):
-            group = PurePosixPath("/", line.removeprefix("0::").lstrip("/"))
+        _, controllers, name = (*line.split(":", 2), "", "")[:3]
+        if controller in controllers.split(",") and name:
+            group = PurePosixPath("/", name.lstrip("/"))
             outside = ".." in group.parts  # of our namespace
             for each in [PurePosixPath("/")] if outside else [group, *group.parents]:
-                yield f"sys/fs/cgroup{each}".rstrip("/")
+                yield f"sys/fs/cgroup{f'/{controllers}' if controller else ''}{each}".rstrip("/")
 
 
 # --- NUMA nodes, cores, and the CPUs near a device --------------------------------------------------
@@ -220,3 +228,96 @@ def _numbered(directory: Path, prefix: str) -> list[Path]:
     """Return the entries named prefix and number, ordered by number."""
     numbers = (name.removeprefix(prefix) for name in folder_names(directory) if name.startswith(prefix))
     return [directory / f"{prefix}{number}" for number in sorted(int(n) for n in numbers if n.isdigit())]
+
+
+# --- load -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """Counters of this process and its CPUs at one moment; an empty or missing one is not shown here."""
+
+    at_s: float
+    process_s: float  # CPU time of this process
+    waits_s: Mapping[str, float]  # of each thread: ready, and not on a CPU
+    throttled_s: float  # by the quota of its group
+    stat: str  # /proc/stat
+    cpus: frozenset[int]
+    quota: float | None
+    clock_mhz: float | None
+
+
+def read_load(files: HostFiles | None = None) -> Load:
+    """Read all counters: 0.5 ms in a process of torch on a host of 2 CPUs; call it outside timed steps."""
+    files = files or HostFiles()
+    tasks = "proc/self/task"
+    waits = {name: files.text(f"{tasks}/{name}/schedstat").split() for name in files.names(tasks)}
+    words = files.text("proc/self/stat").rpartition(")")[2].split()
+    cpu = words[36] if len(words) > 36 else "0"  # the CPU that the main thread was on last
+    khz = whole_number(files.text(f"sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_cur_freq"))
+    return Load(
+        at_s=time.perf_counter(),
+        process_s=time.process_time(),
+        waits_s={name: int(each[1]) / 1e9 for name, each in waits.items() if len(each) == 3},
+        throttled_s=_throttled_s(files),
+        stat=files.text("proc/stat"),
+        cpus=allowed_cpus(),
+        quota=cpu_quota(files),
+        clock_mhz=khz / 1000 if khz else None,
+    )
+
+
+def load_metrics(before: Load, after: Load, steps: int) -> dict[str, float]:
+    """Return the metrics of so many steps between two readings."""
+    process_s, wall_s = after.process_s - before.process_s, after.at_s - before.at_s
+    found = {"host_cpu_s_per_step": process_s / steps}
+    waits_s = [now - before.waits_s.get(thread, 0.0) for thread, now in after.waits_s.items()]
+    if any(after.waits_s.values()):  # a kernel that counts none has zeros
+        # Threads that work together wait for the one that waits longest: of n equal random waits it is 1 + 1/2 + ... + 1/n.
+        ranked = enumerate(sorted(waits_s, reverse=True), start=1)
+        found["cpu_wait_s_per_step"] = sum(wait_s / rank for rank, wait_s in ranked) / steps
+    if (throttled_s := after.throttled_s - before.throttled_s) > 0:
+        found["cpu_throttled_s_per_step"] = throttled_s / steps
+    cpus = float(len(after.cpus))
+    found["usable_cpus"] = cpus if after.quota is None else min(cpus, after.quota)
+    if (shares := cpu_shares(before.stat, after.stat, after.cpus)) and wall_s > 0:
+        found["other_cpu_share"] = min(1.0, max(0.0, sum(shares) - process_s / wall_s / cpus))
+    if before.clock_mhz and after.clock_mhz:
+        found["cpu_clock_mhz"] = (before.clock_mhz + after.clock_mhz) / 2
+    return found
+
+
+def _throttled_s(files: HostFiles) -> float:
+    """Return the time for which quotas stopped the groups of this process; the largest of all groups above it."""
+    found = [0.0]
+    for folder in _group_folders(files):
+        counts = number_fields(files.lines(f"{folder}/cpu.stat"))
+        found.append(counts.get("throttled_usec", 0) / 1e6)
+    for folder in _group_folders(files, "cpu"):
+        counts = number_fields(files.lines(f"{folder}/cpu.stat"))
+        found.append(counts.get("throttled_time", 0) / 1e9)
+    return max(found)
+
+
+def cpu_shares(before: str, after: str, cpus: frozenset[int]) -> tuple[float, float] | None:
+    """Return the busy and the stolen share between two readings of /proc/stat; None if they do not count."""
+    old, new = _ticks(before), _ticks(after)
+    both = [cpu for cpu in old if cpu in new and (cpu in cpus or not cpus)]
+    spent = [[now - then for then, now in zip(old[cpu], new[cpu], strict=True)] for cpu in both]
+    total = sum(map(sum, spent))
+    if total <= 0 or any(ticks < 0 for each in spent for ticks in each):
+        return None
+    idle = sum(each[3] + each[4] for each in spent)
+    stolen = sum(each[7] for each in spent)  # by the hypervisor
+    return (total - idle - stolen) / total, stolen / total
+
+
+def _ticks(stat: str) -> dict[int, list[int]]:
+    """Return by CPU: user, nice, system, idle, iowait, irq, softirq, steal. User includes guests."""
+    found = {}
+    for words in filter(None, map(str.split, stat.splitlines())):
+        number = whole_number(words[0].removeprefix("cpu"))
+        ticks = [each for each in map(whole_number, words[1:9]) if each is not None]
+        if words[0].startswith("cpu") and number is not None and len(ticks) == 8:
+            found[number] = ticks
+    return found

@@ -54,6 +54,19 @@ EVENTS = (
     ClockEvent(bit=RELIABILITY, name="reliability", words="reliability", distress=True),
 )
 KNOWN = IDLE | sum(event.bit for event in EVENTS)
+APPLICATION_CLOCKS = 0x2
+CLOCK_STEP_MHZ = 15
+HELD_BELOW = 0.95  # of the highest clock
+
+
+def is_held(clocks_mhz: Sequence[int], reasons: Sequence[int], most_mhz: int | None) -> bool:
+    """Return whether clocks stay in one place well below the highest, without a reason: locked (`nvidia-smi -lgc`) or capped.
+
+    NVML has no question for a lock, and no reason of its own for it.
+    """
+    others = any(each & ~(IDLE | APPLICATION_CLOCKS) for each in reasons)
+    is_steady = max(clocks_mhz) - min(clocks_mhz) <= CLOCK_STEP_MHZ
+    return bool(most_mhz) and not others and is_steady and max(clocks_mhz) < HELD_BELOW * (most_mhz or 0)
 
 
 class Refused(Exception):  # noqa: N818 -- NVML refused; the caller made no error

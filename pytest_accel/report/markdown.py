@@ -30,6 +30,7 @@ from pytest_accel.report.verdicts import (
     status_word,
     word,
 )
+from pytest_accel.stats.causes import cause_lines, lost
 from pytest_accel.stats.comparison import was_slowed
 from pytest_accel.stats.environment import Change, describe, safe_arguments
 from pytest_accel.stats.gate import Outcome
@@ -154,6 +155,10 @@ def _items(results: Sequence[Result], name: _Namer) -> list[str]:
         lines += [
             f"  - {prose(line.named, characters=_DETAIL_CHARACTERS)}"
             for line in result.lines[1:_DETAIL_LINES]
+        ]
+        lines += [
+            f"  - {heading}: {prose('; '.join(filter(None, (text, remedy))))}"
+            for heading, text, remedy in cause_lines(result.causes, lost(result.verdict))
         ]
         if result.traceback:
             end = result.traceback[-_DETAIL_LINES:]

@@ -10,18 +10,18 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from statistics import median
 from typing import TYPE_CHECKING
 
 from pytest_accel.report.remedies import removal
 from pytest_accel.report.verdicts import deciding, word
 from pytest_accel.stats.baseline_quality import NO_GATE, FrozenTolerance
-from pytest_accel.stats.environment import Change, describe_briefly
-from pytest_accel.stats.gate import LOSSES, THROUGHPUT, Estimate, Outcome, Verdict, loss
+from pytest_accel.stats.causes import Cause, cause_lines
+from pytest_accel.stats.environment import Change, describe, describe_briefly, is_setting
+from pytest_accel.stats.gate import THROUGHPUT, Estimate, Outcome, Verdict, loss
 from pytest_accel.stats.metric_gates import ANCHOR, PlatformShift, less_is_better, shown_name
 from pytest_accel.stats.quantities import clipped, counted, minutes, percent, seconds
 from pytest_accel.stats.results import Ending, ReportLine, Result, status_of
-from pytest_accel.stats.run import MAX_RUNS, Run
+from pytest_accel.stats.run import MAX_RUNS
 
 if TYPE_CHECKING:
     from _pytest._io import TerminalWriter
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 GAP = "  "
 _NARROWEST = 12  # characters of a clipped cell
 _LEAST_ROOM = 24  # columns for progress behind pytest's line, which -v fills to its end
-_HOST_BOUND = 0.95  # share of a step above which launching sets the pace
 
 # --- lines ------------------------------------------------------------------------------------------
 
@@ -61,20 +60,18 @@ def vanished_text(node_id: str, command: Sequence[str]) -> str:
 
 def platform_text(found: PlatformShift) -> str:
     """Return what all benchmarks of a platform lost together, without its name."""
-    seen = [f"{name} {100 * change:+.1f} %" for name, change in found.device_changes.items()]
-    beside = f"; {', '.join(seen)}" if seen else ""
     return (
         f"{found.slower} of {found.members} benchmarks slower together, by {percent(found.loss)} (at least "
-        f"{percent(loss(found.at_least))}; tolerance {percent(found.tolerance)}){beside}: check the machine "
+        f"{percent(loss(found.at_least))}; tolerance {percent(found.tolerance)}): check the machine "
         "(pytest-accel doctor)"
     )
 
 
-def platform_brief(found: PlatformShift, changes: Sequence[Change]) -> str:
-    """Return the same in the shortest form, with what changed in the environment."""
+def platform_brief(found: PlatformShift, changes: Sequence[Change], causes: Sequence[str] = ()) -> str:
+    """Return the same in the shortest form, with its causes, else with what changed in the environment."""
     lost = f"{percent(found.loss)} slower (at least {percent(loss(found.at_least))})"
-    parts = [f"{lost}, {found.slower} of {found.members} benchmarks together", describe_briefly(changes)]
-    return "; ".join(filter(None, parts))
+    parts = [f"{lost}, {found.slower} of {found.members} benchmarks together"]
+    return "; ".join(filter(None, [*parts, *(causes or [describe_briefly(changes)])]))
 
 
 def platform_line(platform: str, found: PlatformShift) -> str:
@@ -224,22 +221,18 @@ def _worse_and_better(of: str) -> tuple[str, str]:
     return ("more", "less") if less_is_better(of) else ("lower", "higher")
 
 
-def host_bound(verdict: Verdict, run: Run, stored: Iterable[Run]) -> str | None:
-    """Return a note where throughput may be lost and the host launches kernels for nearly all of a step."""
-    lost = (
-        verdict.outcome in {*LOSSES, Outcome.INCONCLUSIVE}
-        and verdict.slowdown is not None
-        and verdict.slowdown.point > 0
-    )
-    launch_s, step_s = run.metrics.get("launch_s"), run.step_time_s
-    if not lost or launch_s is None or launch_s < _HOST_BOUND * step_s:
-        return None
-    before = [each.metrics["launch_s"] for each in stored if "launch_s" in each.metrics]
-    earlier = f" ({seconds(median(before))} in its baseline)" if before else ""
-    return (
-        f"the host is busy with launching for {seconds(launch_s)}{earlier} of a step of {seconds(step_s)}: it sets the pace, unless it waits "
-        "in the step itself. Look for who else uses its CPUs; replay=True launches a step as one, where it can be recorded"
-    )
+def explanation(causes: Sequence[Cause], loss: float, changes: Sequence[Change]) -> list[str]:
+    """Return the lines below a failure: its causes, what changed in the environment beside them, and what is left."""
+    named = any(each.kind == "environment" for each in causes)
+    rest = describe(each for each in changes if not (named and is_setting(each.name)))
+    if not causes:
+        none = "nothing in the recorded environment changed since the baseline; your own code is not recorded"
+        return [f"changed since the baseline: {rest}" if rest else none]
+    lines = []
+    for heading, text, remedy in cause_lines(causes, loss):
+        lines.append(f"  {heading:<8} {text}")
+        lines += [f"  {'':<8} {remedy}"] if remedy else []
+    return [*lines, *([f"  {'changed':<8} {rest}"] if rest else [])]
 
 
 def unsteady(warmup_s: float | None) -> str:

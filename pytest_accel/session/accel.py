@@ -39,6 +39,7 @@ from pytest_accel.measure.rounds import (
 from pytest_accel.options import Settings
 from pytest_accel.platforms.catalogue import PlatformName
 from pytest_accel.platforms.devices import DetectedDevice
+from pytest_accel.platforms.environment import compiled_counts
 from pytest_accel.session.device import (
     BINDING,
     environment_of,
@@ -168,6 +169,7 @@ class Accel:
         burst: int,
     ) -> tuple[Timed, Observed, float | None]:
         losses: list[float] = []
+        compiled = compiled_counts()
         observation = Observation(self.item.config, self.hardware, self.ranks)
         with (
             observation,
@@ -200,6 +202,9 @@ class Accel:
                 ranks=self.ranks,
             )
             observed = observation.observed(timed.steps)
+        counts = {name: count - compiled.get(name, 0.0) for name, count in compiled_counts().items()}
+        counts = {name: count for name, count in counts.items() if count or name == "compiled_graphs"}
+        timed = replace(timed, run=replace(timed.run, metrics={**timed.run.metrics, **counts}))
         return timed, observed, losses[0] if losses else None
 
     def _merged(self, workload: Workload, timed: Timed, observed: Observed) -> Measurement:

@@ -15,6 +15,7 @@ from pytest_accel.options import Settings
 from pytest_accel.platforms.catalogue import PlatformName
 from pytest_accel.session.device import WAITED_S, WARMING_S, Unfit
 from pytest_accel.stats.baseline_quality import DEFAULT_PRIOR, BaselineQuality, FrozenTolerance, NoisePrior
+from pytest_accel.stats.causes import Cause, causes_of
 from pytest_accel.stats.comparison import configuration_changes
 from pytest_accel.stats.environment import Change, Environment, describe, diff, diff_identity
 from pytest_accel.stats.gate import Outcome, Policy, Verdict, interval, slowest_loss, summaries
@@ -362,6 +363,14 @@ class Case:
         """Return changes of the environment since the newest comparable run of the baseline."""
         comparable = self.comparable_runs()
         return diff(self._environment_of(comparable[-1]), self.environment) if comparable else ()
+
+    def causes(self) -> tuple[Cause, ...]:
+        """Return what explains the loss of its throughput."""
+        return (
+            causes_of(self.verdict, self.comparable_runs(), self.runs, self.changes())
+            if self.measurements
+            else ()
+        )
 
     def loss_change(self) -> str:
         """Describe a loss after seeded steps that differs from the baseline's; empty where it does not."""

@@ -40,8 +40,9 @@ from pytest_accel.session.summary import (
     summary_lines,
     write_lines,
 )
+from pytest_accel.stats.causes import common_causes, lost
 from pytest_accel.stats.environment import safe_arguments
-from pytest_accel.stats.gate import Outcome
+from pytest_accel.stats.gate import Outcome, Policy
 from pytest_accel.stats.results import SessionResults, cost_line
 from pytest_accel.stats.run import Scalar
 from pytest_accel.storage.files import is_special_file, is_writable_folder, nearest_folder, write_atomic
@@ -198,7 +199,9 @@ class Outputs:
     def session_lines(self) -> list[Line]:
         session = self.session
         unmatched = session.references.unmatched(session.collected) if session.cases else ()
+        losing = [case.causes() for case in session.cases.values() if lost(case.verdict) > Policy().delta / 2]
         notes = [
+            *common_causes(next(iter(causes), None) for causes in losing),
             *(
                 f"pyproject.toml expects something of {each!r}, and no benchmark here has that id"
                 for each in unmatched

@@ -12,14 +12,15 @@ from statistics import fmean
 import pytest
 
 from pytest_accel.options import SESSION_START_S, Settings
-from pytest_accel.report.terminal import Progress, platform_brief, platform_line
+from pytest_accel.report.terminal import Progress, explanation, platform_brief, platform_line
 from pytest_accel.session.case import MOST_REPLACED, Case
 from pytest_accel.session.device import live_progress
 from pytest_accel.session.recording import refuse_mixture
-from pytest_accel.session.reports import Finisher, changes_line, failed_report, is_expected_to_fail
+from pytest_accel.session.reports import Finisher, failed_report, is_expected_to_fail
 from pytest_accel.session.summary import from_here
 from pytest_accel.session.worker_process import ItemResult
 from pytest_accel.session.workers import Workers
+from pytest_accel.stats.causes import common_causes
 from pytest_accel.stats.environment import Change
 from pytest_accel.stats.gate import Outcome
 from pytest_accel.stats.measurement import Measurement
@@ -40,6 +41,7 @@ class PlatformShifts:
         self.changes: dict[
             str, tuple[Change, ...]
         ] = {}  # of the environment since the baselines: they may explain it
+        self.causes: dict[str, list[str]] = {}  # of the losses of several benchmarks
 
     def may_apply(self, cases: Iterable[Case]) -> bool:
         """Whether any platform has benchmarks enough, so that verdicts wait for those of the others."""
@@ -65,6 +67,7 @@ class PlatformShifts:
                 continue
             self.found[platform] = found
             self.changes[platform] = group[0].changes()
+            self.causes[platform] = common_causes(next(iter(each.causes()), None) for each in group)
             for case in group:
                 if case in waiting:
                     case.platform_loss = found.c
@@ -75,14 +78,18 @@ class PlatformShifts:
         return "\n".join(
             [
                 platform_line(platform, self.found[platform]),
-                changes_line(self.changes[platform]),
+                *(f"  {'cause':<8} {text}" for text in self.causes[platform]),
+                *explanation((), 0.0, self.changes[platform]),
                 "Each benchmark was judged on what it lost beside that.",
             ]
         )
 
     def reports(self) -> Iterator[pytest.TestReport]:
         for platform, found in self.found.items():
-            path, short = f"baselines/{platform}", platform_brief(found, self.changes[platform])
+            path, short = (
+                f"baselines/{platform}",
+                platform_brief(found, self.changes[platform], self.causes[platform]),
+            )
             yield failed_report(platform, path, self.text(platform), Outcome.REGRESSED, short)
 
 

@@ -12,7 +12,7 @@ import pytest
 from _pytest._code.code import ReprFileLocation  # what pytest's short summary and JUnit read
 
 from pytest_accel.options import Settings
-from pytest_accel.report.terminal import brief, explain, fitted, line_text
+from pytest_accel.report.terminal import brief, explain, explanation, fitted, line_text
 from pytest_accel.report.verdicts import VERDICTS
 from pytest_accel.session.accel import SESSION_ID
 from pytest_accel.session.case import Case
@@ -20,7 +20,8 @@ from pytest_accel.session.recording import record, refuse_disturbed
 from pytest_accel.session.references import References
 from pytest_accel.session.results import failures, lines_of
 from pytest_accel.session.worker_process import ItemResult, is_strict_xpass
-from pytest_accel.stats.environment import Change, describe, describe_briefly
+from pytest_accel.stats.causes import cause_text, lost
+from pytest_accel.stats.environment import describe, describe_briefly
 from pytest_accel.stats.gate import Outcome, Verdict
 from pytest_accel.stats.metric_gates import total_slowdown
 from pytest_accel.stats.quantities import percent
@@ -127,7 +128,7 @@ def failure_text(case: Case) -> str:
     lines = lines_of(case)
     texts = [line_text(case.label, line) for line in lines if line.status not in (None, Outcome.OK)]
     if case.status and VERDICTS[case.status].suspects:
-        texts.append(changes_line(case.changes()))
+        texts += explanation(case.causes(), lost(case.verdict), case.changes())
     if case.outcome is Outcome.INVALID:
         texts.append(VERDICTS[Outcome.INVALID].remedy)
     texts += [line_text("", line) for line in lines if line.status is None]
@@ -141,17 +142,12 @@ def failure_text(case: Case) -> str:
 
 
 def short_text(case: Case) -> str:
-    """Return what pytest's short summary shows: by how much, and what changed in the environment."""
+    """Return what pytest's short summary shows: by how much, and the first cause or what changed in the environment."""
     failing = [*map(brief, failures(case)), *case.shortfalls, *case.missed]
     suspected = case.status is not None and VERDICTS[case.status].suspects
-    changes = describe_briefly(case.changes()) if suspected else ""
-    return "; ".join(filter(None, [*failing, changes]))
-
-
-def changes_line(changes: Iterable[Change]) -> str:
-    if text := describe(changes):
-        return f"changed since the baseline: {text}"
-    return "nothing in the recorded environment changed since the baseline; your own code is not recorded"
+    causes = case.causes() if suspected else ()
+    why = causes[0].brief if causes else describe_briefly(case.changes()) if suspected else ""
+    return "; ".join(filter(None, [*failing, why]))
 
 
 def properties(case: Case) -> list[tuple[str, object]]:
@@ -175,6 +171,8 @@ def properties(case: Case) -> list[tuple[str, object]]:
         found += _compared(verdict, "accel" if verdict is case.verdict else f"accel.{verdict.of}")
     if case.measurements and (changes := describe(case.changes())):
         found.append(("accel.changed", changes))
+    loss = lost(case.verdict)
+    found += [(f"accel.cause.{each.kind}", cause_text(each, loss)) for each in case.causes()]
     found += [
         (f"accel.reference.{each.id}", f"{each.ratio:.4f}")
         for each in case.references

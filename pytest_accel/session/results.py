@@ -14,7 +14,6 @@ from pytest_accel.report.columns import METRICS_IN_COLUMNS
 from pytest_accel.report.history import recurring
 from pytest_accel.report.terminal import (
     frozen_text,
-    host_bound,
     line_of,
     platform_text,
     slow_runs,
@@ -97,8 +96,6 @@ def _notes(case: Case) -> Iterator[str]:
         yield f"numerics changed: {change}"
     if not now.steady:
         yield unsteady(now.run.warmup_s)
-    if case.verdict is not None and (pace := host_bound(case.verdict, now.run, case.comparable_runs())):
-        yield pace
     if case.outcome is not Outcome.UNSTABLE and case.verdict and case.verdict.slow_group:
         yield (
             f"{slow_runs(case.verdict)}, which the others do not confirm: a throttled process, or a rare slow mode. "
@@ -207,6 +204,7 @@ def result_of(case: Case, reported: ItemReports) -> Result:
         baseline=tuple(case.comparable_runs()),
         environment=now.environment.key,
         changes=case.changes(),
+        causes=case.causes(),
         scaling=case.scaling,
     )
 

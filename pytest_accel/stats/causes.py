@@ -1,15 +1,462 @@
-"""Causes of a loss: sentences with the share of the loss that each explains."""
+"""Causes of a loss: what differs between runs and those of their baseline, with the share of the loss that each explains.
+
+Pure. A cause takes seconds of a step; what is nearest to the machine takes them first, and none takes more than was lost.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import NamedTuple
+
+from pytest_accel.stats.environment import Change, describe_briefly, is_setting
+from pytest_accel.stats.gate import (
+    Outcome,
+    Policy,
+    Verdict,
+    centre,
+    count_sessions,
+    resolve_policy,
+    scale_of,
+    summaries,
+    t_quantile,
+    unit_standard_error,
+)
+from pytest_accel.stats.metric_gates import total_slowdown
+from pytest_accel.stats.quantities import percent, seconds
+from pytest_accel.stats.run import Run
+
+LEVEL = 2e-4  # chance that a metric that did not change is taken for one that did
+# Prior of its scatter from run to run, of ln: medians of 18 to 24 rows of an H200; the CPU's clock and the loader are assumed.
+_SCATTER = {
+    "sm_clock_mhz": 0.012,
+    "memory_clock_mhz": 0.005,
+    "cpu_clock_mhz": 0.02,
+    "launch_s": 0.22,
+    "loader_step_s": 0.05,
+}
+_OF_STEP = 0.005  # of waiting, as a share of a step
+_LEAST_SHARE = 0.1  # of the loss: less is not worth a line
+_PACE = 0.95  # share of a step from which the host or the loader sets its pace
+_IN_THE_BASELINE = " in the baseline"
+_MOST = 3  # causes that are printed
+_WILD = 1.0  # scatter of what other processes do, as a share of its level: a few stored runs may show less by chance
+_LEAST_SHOWN = 5e-4  # rounds to 0.1 %
+# What one kind of cause is called where it explains the losses of many benchmarks.
+SUBJECTS: Mapping[str, str] = {
+    "sm_clock": "the SM clock",
+    "memory_clock": "the memory clock",
+    "cpu_clock": "the CPU clock",
+    "cpu_wait": "waiting for a CPU",
+    "host": "the host",
+    "loader": "the loader",
+    "environment": "the changed environment",
+    "kernels": "kernels",
+    "collectives": "collectives",
+    "package": "one package",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
     """One cause of a loss."""
 
-    kind: str  # "sm_clock", "environment", "host", "loader", "kernels", "collectives", "package"
+    kind: str  # "sm_clock", "cpu_wait", "kernels", … (SUBJECTS)
     text: str  # one sentence: what it is now, what it was in the baseline
     explained: float | None = None  # of ln(step time); None for a suspect whose share is unknown
     remedy: str = ""
+
+    @property
+    def brief(self) -> str:
+        """In the shortest form: `SM clock 1200 MHz, was 1886 MHz`."""
+        now, comma, before = self.text.partition(", ")
+        is_pair = before.endswith(_IN_THE_BASELINE) and before.count(" ") < 5
+        return f"{now}, was {before.removesuffix(_IN_THE_BASELINE)}" if comma and is_pair else self.text
+
+
+def lost(verdict: Verdict | None) -> float:
+    """Return the loss that causes explain, of ln(step time): of unstable runs, that of the slow ones; 0 without any."""
+    if verdict is None:
+        return 0.0
+    total, group = total_slowdown(verdict), verdict.slow_group
+    is_unstable = verdict.outcome is Outcome.UNSTABLE and group is not None
+    point = group.loss if is_unstable and group else total.point if total else 0.0
+    return -math.log1p(-point) if 0 < point < 1 else 0.0
+
+
+def causes_of(
+    verdict: Verdict | None,
+    baseline: Sequence[Run],
+    candidate: Sequence[Run],
+    changes: Sequence[Change] = (),
+    found: Sequence[Cause] = (),
+) -> tuple[Cause, ...]:
+    """Return the causes of the loss that a verdict on throughput has; none where it has none to speak of."""
+    loss = lost(verdict)
+    if verdict is None or not (baseline and candidate):
+        return ()
+    doubted = verdict.outcome in {Outcome.REGRESSED, Outcome.UNSTABLE, Outcome.INCONCLUSIVE}
+    if not doubted and loss < Policy().delta:  # within a wide tolerance a loss has causes too
+        return ()
+    if verdict.outcome is Outcome.UNSTABLE and verdict.slow_group:
+        candidate = sorted(candidate, key=lambda run: run.summary)[-verdict.slow_group.runs :]
+    return find_causes(baseline, candidate, loss, changes, found)
+
+
+def find_causes(
+    baseline: Sequence[Run],
+    candidate: Sequence[Run],
+    loss: float,
+    changes: Sequence[Change] = (),
+    found: Sequence[Cause] = (),
+) -> tuple[Cause, ...]:
+    """Return the causes of a loss of so much of ln(step time), those that explain most first; they sum up to it at most.
+
+    `found` are causes that were measured otherwise, such as kernels: where the time went, below why it did.
+    """
+    if loss <= 0:
+        return ()
+    sides = _Sides(baseline=baseline, candidate=candidate, loss=loss)
+    causes: list[Cause] = []
+    rest = loss
+
+    def take(cause: Cause | None, share: float) -> None:
+        nonlocal rest
+        taken = min(share, rest)
+        if cause is not None and taken >= _LEAST_SHARE * loss:
+            causes.append(replace(cause, explained=taken))
+            rest -= taken
+
+    for explain in (_loader, _cpu_wait, _sm_clock, _memory_clock, _cpu_clock):
+        if (each := explain(sides)) is not None:
+            take(each.cause, loss * each.lost_s / sides.lost_s)
+    is_open, is_unknown = (
+        rest >= _LEAST_SHARE * loss,
+        not causes,
+    )  # what follows says where time goes, and not why
+    for cause in found:
+        take(cause, cause.explained or 0.0)
+    setting, only = (_setting(sides, changes) if is_open else None), False
+    if setting is not None and (only := all(is_setting(each.name) for each in changes)):
+        take(setting, rest)
+    if setting is not None and not any(each.kind == setting.kind for each in causes):
+        causes.append(setting)
+    if (each := _launch(sides)) is not None:
+        take(each.cause, loss * each.lost_s / sides.lost_s)
+    causes += [cause for cause in found if cause.explained is None]
+    if not causes and (suspect := _other_load(sides)):
+        causes.append(suspect)
+    first = "environment" if only and is_unknown else ""  # nothing else changed: above where the time went
+    return tuple(sorted(causes, key=lambda each: (each.kind != first, -(each.explained or 0))))
+
+
+# --- where it shows -----------------------------------------------------------------------------------
+
+
+def cause_text(cause: Cause, loss: float) -> str:
+    """Return its sentence with `: explains 26.1 of 26.5 %`; the losses are of throughput, as the verdict has them."""
+    if cause.explained is None or loss <= 0:
+        return cause.text
+    whole = -math.expm1(-loss)
+    at_most = "at most " if cause.kind == "environment" else ""
+    return f"{cause.text}: explains {at_most}{100 * whole * cause.explained / loss:.1f} of {percent(whole)}"
+
+
+def unexplained(causes: Iterable[Cause], loss: float) -> float:
+    """Return what is left of a loss, of ln(step time)."""
+    return loss - math.fsum(cause.explained or 0.0 for cause in causes)
+
+
+def cause_lines(causes: Sequence[Cause], loss: float) -> list[tuple[str, str, str]]:
+    """Return what is printed of causes: heading, sentence with its share, remedy."""
+    lines = [
+        ("cause" if cause.explained is not None else "suspect", cause_text(cause, loss), cause.remedy)
+        for cause in causes[:_MOST]
+    ]
+    left = -math.expm1(-loss) * unexplained(causes, loss) / loss if loss > 0 else 0.0
+    if any(cause.explained is not None for cause in causes) and left >= _LEAST_SHOWN:
+        lines.append(("unexplained", percent(left), ""))
+    return lines
+
+
+def common_causes(first: Iterable[Cause | None]) -> list[str]:
+    """Return what explains the losses of several benchmarks, given the first cause of each that lost: once, with how many."""
+    all_first = list(first)
+    counts = Counter(cause.kind for cause in all_first if cause is not None and cause.explained is not None)
+    return [
+        f"{SUBJECTS.get(kind, kind)} explains the loss of {number} of {len(all_first)}"
+        for kind, number in counts.most_common()
+        if number > 1
+    ]
+
+
+# --- differences --------------------------------------------------------------------------------------
+
+
+class _Value(NamedTuple):
+    """A metric of one run, as the gate reads it."""
+
+    session: str
+    summary: float
+    standard_error: float = 0.0
+
+
+class _Moved(NamedTuple):
+    """Typical values of a metric that differs by more than its noise."""
+
+    now: float
+    before: float
+
+
+class _Found(NamedTuple):
+    """A cause with the seconds of a step that it cost."""
+
+    cause: Cause
+    lost_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sides:
+    baseline: Sequence[Run]
+    candidate: Sequence[Run]
+    loss: float
+
+    @property
+    def now_s(self) -> float:
+        return math.exp(centre(summaries(self.candidate)))
+
+    @property
+    def before_s(self) -> float:
+        return self.now_s * math.exp(-self.loss)
+
+    @property
+    def lost_s(self) -> float:
+        return self.now_s - self.before_s
+
+    def now(self, name: str) -> float | None:
+        return _typical(self.candidate, name)
+
+    def before(self, name: str) -> float | None:
+        return _typical(self.baseline, name)
+
+    def waited(self) -> _Moved | None:
+        """Return the time that it waited for a CPU, where it grew."""
+        return self._moved("cpu_wait_s_per_step", lambda value: value / self.before_s, _OF_STEP, wild=_WILD)
+
+    def higher(self, name: str) -> _Moved | None:
+        return self._moved(name, math.log, _SCATTER[name])
+
+    def lower(self, name: str) -> _Moved | None:
+        return self._moved(name, lambda value: -math.log(value), _SCATTER[name])
+
+    def _moved(
+        self, name: str, scaled: Callable[[float], float], scatter: float, *, wild: float = 0.0
+    ) -> _Moved | None:
+        """Return a metric that grew by more than its scatter in the stored runs: those of a disturbed candidate scatter by nature."""
+        stored, new = (
+            [
+                _Value(run.session, scaled(value))
+                for run in runs
+                if (value := run.metrics.get(name, -1.0)) > 0 or (wild and value == 0)
+            ]
+            for runs in (self.baseline, self.candidate)
+        )
+        if not (stored and new):
+            return None
+        policy, scale = resolve_policy(Policy(prior_noise=scatter), lambda each: scale_of(stored, each))
+        level = centre([each.summary for each in stored])
+        noise = max(scale.noise, wild * level)
+        error = noise * unit_standard_error(len(stored), count_sessions(stored), len(new), policy)
+        d = centre([each.summary for each in new]) - level
+        if d <= t_quantile(LEVEL, scale.degrees_of_freedom) * error:
+            return None
+        return _Moved(now=self.now(name) or 0.0, before=self.before(name) or 0.0)
+
+
+def _typical(runs: Sequence[Run], name: str) -> float | None:
+    values = [run.metrics[name] for run in runs if name in run.metrics]
+    return median(values) if values else None
+
+
+# --- the device ---------------------------------------------------------------------------------------
+
+
+def _sm_clock(sides: _Sides) -> _Found | None:
+    """Return what a lower SM clock costs: all but the time that the memory takes scales with it."""
+    moved = sides.lower("sm_clock_mhz")
+    if moved is None:
+        return None
+    lost_s = sides.before_s * (1 - _memory_share(sides)) * (moved.before / moved.now - 1)
+    text = f"SM clock {moved.now:.0f} MHz, {moved.before:.0f} MHz{_IN_THE_BASELINE}"
+    return _Found(Cause(kind="sm_clock", text=text, remedy=_why_slow_clock(sides)), lost_s)
+
+
+def _why_slow_clock(sides: _Sides) -> str:
+    throttled, capped = (
+        (sides.now(name) or 0.0, sides.before(name) or 0.0)
+        for name in ("throttled_share", "power_capped_share")
+    )
+    if throttled[0] > throttled[1] + 0.1:
+        heat = f" at {now:.0f} °C" if (now := sides.now("temperature_c")) else ""
+        return f"heat or the hardware held it down in {percent(throttled[0], 0)} of the window{heat}: check cooling and power supply"
+    if capped[0] > capped[1] + 0.1:
+        return (
+            f"the power limit held it down in {percent(capped[0], 0)} of the window, in {percent(capped[1], 0)}"
+            f"{_IN_THE_BASELINE}: look at the limit and the cooling (pytest-accel doctor)"
+        )
+    if locked := sides.now("locked_clock_mhz"):
+        return (
+            f"clocks are locked or capped at {locked:.0f} MHz; `nvidia-smi -rgc` (locked clocks) or `-rac` (application "
+            "clocks) releases them"
+        )
+    return "look at clocks, power limit and temperature (pytest-accel doctor)"
+
+
+def _memory_clock(sides: _Sides) -> _Found | None:
+    moved = sides.lower("memory_clock_mhz")
+    if moved is None:
+        return None
+    share = _memory_share(sides) or 1 - (sides.before("mfu") or 0.0)
+    text = f"memory clock {moved.now:.0f} MHz, {moved.before:.0f} MHz{_IN_THE_BASELINE}"
+    remedy = "`nvidia-smi -rmc` releases locked memory clocks"
+    return _Found(
+        Cause(kind="memory_clock", text=text, remedy=remedy),
+        sides.before_s * share * (moved.before / moved.now - 1),
+    )
+
+
+def _memory_share(sides: _Sides) -> float:
+    """Return the share of a step that its transfers take at the least; 0 where arithmetic takes longer, or unknown."""
+    roofline, mfu = sides.before("roofline_share") or 0.0, sides.before("mfu") or 0.0
+    return min(1.0, roofline) if roofline > 1.001 * mfu else 0.0
+
+
+# --- host and loader ----------------------------------------------------------------------------------
+
+
+def _cpu_wait(sides: _Sides) -> _Found | None:
+    moved = sides.waited()
+    if (
+        moved is None or moved.now - moved.before > 2 * sides.lost_s
+    ):  # of a thread that the step does not wait for
+        return None
+    text = f"waiting for a CPU {seconds(moved.now)} a step, {seconds(moved.before)}{_IN_THE_BASELINE}"
+    return _Found(Cause(kind="cpu_wait", text=text, remedy=_why_waiting(sides)), moved.now - moved.before)
+
+
+def _why_waiting(sides: _Sides) -> str:
+    cpus, before = sides.now("usable_cpus"), sides.before("usable_cpus")
+    if cpus and before and cpus < before:
+        return (
+            f"it may use {cpus:g} CPUs' worth of time, {before:g}{_IN_THE_BASELINE}: look at taskset, Slurm's --cpus-per-task "
+            "and the quota of its group (pytest-accel doctor)"
+        )
+    stopped = (sides.now("cpu_throttled_s_per_step") or 0.0) - (
+        sides.before("cpu_throttled_s_per_step") or 0.0
+    )
+    if stopped > _LEAST_SHARE * sides.lost_s:
+        return (
+            "the CPU quota of its group stopped it: raise the limit (Kubernetes: limits.cpu; docker: --cpus)"
+        )
+    if load := _load_text(sides):
+        return f"{load}: end them (`top`)"
+    return "its threads are more than its CPUs, or another machine takes them (steal): `top`"
+
+
+def _load_text(sides: _Sides) -> str:
+    now, before = sides.now("other_cpu_share"), sides.before("other_cpu_share")
+    if now is None or before is None or now < before + 0.1:
+        return ""
+    return f"other processes used {percent(now, 0)} of its CPUs' time, {percent(before, 0)}{_IN_THE_BASELINE}"
+
+
+def _other_load(sides: _Sides) -> Cause | None:
+    """Return load that did not let it wait: it shares caches, memory and cores with it, by how much is not known."""
+    load, name = _load_text(sides), "other_cpu_share"
+    stored, new = (
+        [run.metrics[name] for run in runs if name in run.metrics]
+        for runs in (sides.baseline, sides.candidate)
+    )
+    if not load or min(new) < 2 * max(stored) + 0.1:
+        return None
+    return Cause(kind="host", text=load, remedy="end them (`top`), and measure again")
+
+
+def _cpu_clock(sides: _Sides) -> _Found | None:
+    """Return what a lower CPU clock costs, where the CPU sets the pace."""
+    moved = sides.lower("cpu_clock_mhz")
+    on_device = sides.now("sm_clock_mhz") is not None or sides.now("launch_s") is not None
+    if moved is None or (on_device and (sides.now("launch_s") or 0.0) < _PACE * sides.now_s):
+        return None
+    text = f"CPU clock {moved.now:.0f} MHz, {moved.before:.0f} MHz{_IN_THE_BASELINE}"
+    remedy = "look at the governor and the temperature of the CPU (pytest-accel doctor)"
+    return _Found(
+        Cause(kind="cpu_clock", text=text, remedy=remedy), sides.before_s * (moved.before / moved.now - 1)
+    )
+
+
+def _launch(sides: _Sides) -> _Found | None:
+    """Return a host that came to set the pace; where it did so before, how long it takes says nothing of the cause."""
+    moved = sides.higher("launch_s")
+    if moved is None or moved.now < _PACE * sides.now_s or moved.before >= _PACE * sides.before_s:
+        return None
+    text = (
+        f"the host is done with a step after {seconds(moved.now)}, {seconds(moved.before)}{_IN_THE_BASELINE}"
+    )
+    remedy = (
+        "it sets the pace, by launching or by waiting in the step (`.item()`, a copy to the host); replay=True launches a step "
+        "as one, where it can be recorded"
+    )
+    return _Found(Cause(kind="host", text=text, remedy=remedy), moved.now - moved.before)
+
+
+def _loader(sides: _Sides) -> _Found | None:
+    """Return the time that steps wait for batches: what they take beyond the step whose batch is ready."""
+    moved = sides.higher("loader_step_s")
+    if moved is None:
+        return None
+    waits_s = [
+        [run.step_time_s - run.metrics["compute_step_s"] for run in runs if "compute_step_s" in run.metrics]
+        for runs in (sides.baseline, sides.candidate)
+    ]
+    if all(waits_s):
+        lost_s = median(waits_s[1]) - max(0.0, median(waits_s[0]))
+    elif moved.now >= _PACE * sides.now_s:
+        lost_s = moved.now - moved.before
+    else:
+        return None
+    text = f"the loader makes a batch in {seconds(moved.now)}, {seconds(moved.before)}{_IN_THE_BASELINE}"
+    remedy = "look at the disk, and at the CPUs of its workers; more workers=, decode='device'"
+    return _Found(Cause(kind="loader", text=text, remedy=remedy), lost_s)
+
+
+# --- the environment ----------------------------------------------------------------------------------
+
+
+def _setting(sides: _Sides, changes: Sequence[Change]) -> Cause | None:
+    """Return changed settings and what the compiler did otherwise as one cause; versions are suspects, listed as changes."""
+    settings = [each for each in changes if is_setting(each.name)]
+    compiled = _compiler(sides)
+    if not settings and not compiled:
+        return None
+    return Cause(
+        kind="environment", text="; ".join(filter(None, (describe_briefly(settings, _MOST), compiled)))
+    )
+
+
+def _compiler(sides: _Sides) -> str:
+    """Return what changed in all runs of what the compiler did."""
+    graphs, before = (
+        [run.metrics.get("compiled_graphs") for run in each] for each in (sides.candidate, sides.baseline)
+    )
+    if None not in before and min(map(float, filter(None, before)), default=0.0) >= 1 and not any(graphs):
+        return f"the step ran eager: 0 compiled graphs, {median(map(float, filter(None, before))):g}{_IN_THE_BASELINE}"
+    breaks, stored = (
+        [run.metrics.get("graph_breaks", 0.0) for run in each] for each in (sides.candidate, sides.baseline)
+    )
+    if any(graphs) and None not in before and min(breaks) > max(stored):
+        return f"{median(breaks):g} graph breaks, {median(stored):g}{_IN_THE_BASELINE}"
+    return ""

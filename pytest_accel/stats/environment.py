@@ -29,9 +29,22 @@ TITLES: Mapping[str, str] = {
     "cuda_driver": "CUDA of the driver",
     "hip": "HIP",
     "cudnn": "cuDNN",
+    "cublas": "cuBLAS",
+    "cublaslt": "cuBLASLt",
     "nccl": "NCCL",
     "torch": "torch",
     "triton": "triton",
+    "transformer_engine": "TransformerEngine",
+    "flash_attn": "flash-attn",
+    "torchao": "torchao",
+    "vllm": "vLLM",
+    "matmul_precision": "matmul precision",
+    "cudnn_enabled": "cuDNN enabled",
+    "cudnn_benchmark": "cuDNN benchmark",
+    "cudnn_tf32": "TF32 in convolutions",
+    "sdpa_disabled": "attention backends disabled",
+    "deterministic": "deterministic algorithms",
+    "max_autotune": "max-autotune",
     "attention": "attention",  # the kernel that torch chose for it
     "torchvision": "torchvision",
     "timm": "timm",
@@ -53,6 +66,12 @@ TITLES: Mapping[str, str] = {
     "persistence": "persistence mode",
     "python": "Python",
     "kernel": "kernel",
+    "microcode": "CPU microcode",
+    "vbios": "VBIOS",
+    "inforom": "GPU inforom",
+    "gsp_firmware": "GPU firmware",
+    "nic_firmware": "NIC firmware",
+    "ofed": "mlx5 driver",
     "glibc": "glibc",
     "host_cpu_model": "host CPU",
     "cpu_governor": "CPU governor",
@@ -65,9 +84,37 @@ _RANK = {name: rank for rank, name in enumerate(TITLES)}
 VARIABLE_PREFIX = "env."  # context fields that are environment variables
 _SHOWN_CHARACTERS = 60  # of a value in a one-line description
 
-# NCCL_* TORCH_* CUDA_* OMP_* decide speed; PYTORCH_* holds the allocator's settings, MKL_* and KMP_*
-# the threads and their binding on Intel's libraries, which move CPU figures by factors.
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+# Variables that decide speed: of torch and its compiler, of NVIDIA's and AMD's libraries, of threads, networks and allocators.
 VARIABLE_PREFIXES = ("NCCL_", "TORCH_", "PYTORCH_", "CUDA_", "OMP_", "MKL_", "KMP_")
+PREFIXES_SINCE_2 = _names("""
+    TORCHDYNAMO_ TORCHINDUCTOR_ TRITON_ CUBLAS CUDNN NVTE_ VLLM_ MIOPEN_ HSA_ HIP_ ROCR_ ROCBLAS_ HIPBLASLT_ OPENBLAS_ BLIS_
+    GOMP_ DNNL_ ONEDNN_ NUMEXPR_ GLOO_ UCX_ FI_ MALLOC_ TCMALLOC_
+""")
+VARIABLES_SINCE_2 = _names("""
+    NVIDIA_TF32_OVERRIDE LD_PRELOAD LD_BIND_NOW GLIBC_TUNABLES ATEN_CPU_CAPABILITY XLA_FLAGS GPU_MAX_HW_QUEUES
+    AMD_SERIALIZE_KERNEL AMD_SERIALIZE_COPY PYTHON_GIL PYTHON_JIT PYTHONDEVMODE PYTHONMALLOC PYTHONOPTIMIZE
+    PYTHONTRACEMALLOC PYTHONASYNCIODEBUG PYTHONPERFSUPPORT
+""")
+# Of those, names of places say nothing of speed, and differ from job to job.
+_OF_PLACES = re.compile(r"(?:^|_)(?:DIR|ROOT|HOME|FILE|PATH|URL|HOST|PORT|IP|CACHE)(?:_|$)")
+_OF_TORCH = _names(
+    "matmul_precision cudnn_enabled cudnn_benchmark cudnn_tf32 sdpa_disabled deterministic max_autotune"
+)
+# What an environment records: a fact that an earlier set had not is no change against it.
+FACTS, FACT_SET = "facts", "2"
+_SINCE_2 = _OF_TORCH + _names("""
+    cublas cublaslt transformer_engine flash_attn torchao vllm microcode vbios inforom gsp_firmware nic_firmware ofed
+""")
+# Facts that somebody sets, beside variables; others are versions and the machine.
+_SETTINGS = _OF_TORCH + _names("""
+    attention application_sm_clock_mhz application_memory_clock_mhz ecc mig_mode persistence cpu_governor cpu_affinity binding
+    transparent_hugepages
+""")
 # scikit-learn sets them when it is imported, for all that runs afterwards: they tell which benchmarks came before.
 _SET_ON_IMPORT = {"KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK"}
 REDACTED = "<redacted>"
@@ -183,9 +230,27 @@ def _changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[Change, ..
     changes = (
         Change(name=name, old=old.get(name), new=new.get(name))
         for name in old.keys() | new.keys()
-        if old.get(name) != new.get(name) and name.removeprefix(VARIABLE_PREFIX) not in _SET_ON_IMPORT
+        if old.get(name) != new.get(name)
+        and name.removeprefix(VARIABLE_PREFIX) not in {*_SET_ON_IMPORT, FACTS}
+        and (old.get(FACTS) == new.get(FACTS) or _is_comparable(name, old, new))
     )
     return tuple(sorted(changes, key=_by_likelihood))
+
+
+def _is_comparable(name: str, old: Mapping[str, str], new: Mapping[str, str]) -> bool:
+    """Return whether both sets of facts record it alike: the older one had fewer, and home folders in full."""
+    variable = name.removeprefix(VARIABLE_PREFIX)
+    is_variable = variable != name
+    if name in old and name in new:
+        return not is_variable or "~" not in new[name]
+    return variable.startswith(VARIABLE_PREFIXES) if is_variable else name not in _SINCE_2
+
+
+def is_setting(name: str) -> bool:
+    """Return whether a fact is a variable or a setting of torch or the machine, and no version."""
+    if name.startswith(VARIABLE_PREFIX):
+        return not name.endswith(("_VERSION", "_VISIBLE_DEVICES"))  # of a container; of which device, not how
+    return name in _SETTINGS
 
 
 def _by_likelihood(change: Change) -> tuple[int, str]:
@@ -198,12 +263,21 @@ def _shown(value: str) -> str:
 
 
 def safe_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that decide speed, and no other; what may be a credential is redacted."""
+    """Return the variables that decide speed, and no other; what may be a credential is redacted, a home folder shortened."""
+    home = environ.get("HOME", "").rstrip("/")
     return {
-        name: _safe_value(name, environ[name])
+        name: _safe_value(name, environ[name].replace(home, "~") if home else environ[name])
         for name in sorted(environ)
-        if name.startswith(VARIABLE_PREFIXES) and name not in _SET_ON_IMPORT
+        if decides_speed(name)
     }
+
+
+def decides_speed(variable: str) -> bool:
+    if variable.startswith(VARIABLE_PREFIXES):
+        return variable not in _SET_ON_IMPORT
+    return variable in VARIABLES_SINCE_2 or (
+        variable.startswith(PREFIXES_SINCE_2) and not _OF_PLACES.search(variable)
+    )
 
 
 def safe_arguments(arguments: Sequence[str]) -> tuple[str, ...]:

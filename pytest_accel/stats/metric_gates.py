@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from statistics import median
 
 from pytest_accel.stats.gate import (
@@ -28,7 +28,6 @@ from pytest_accel.stats.run import Run, median_error
 FEWEST_MEMBERS = 8  # of fewer, two that regressed could pass for the machine
 LEVEL = 0.02  # one-sided, of c beyond half the tolerance: the gate's own after the fourth repeat
 SIGN_LEVEL = 0.05  # chance that a fair coin gives as many slower benchmarks: 7 of 8, 15 of 20
-_DEVICE_METRICS = {"SM clock": "sm_clock_mhz", "power": "power_mean_w"}  # metrics that may explain it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +54,6 @@ class PlatformShift:
     members: int
     tolerance: float  # their median
     regressed: bool  # whether c counts: it is one failure, and each benchmark is judged on the rest
-    device_changes: Mapping[str, float] = field(default_factory=dict)  # relative changes of clocks and power
 
     @property
     def loss(self) -> float:
@@ -79,7 +77,6 @@ def judge_platform_shift(members: Sequence[ShiftMember]) -> PlatformShift | None
         members=len(members),
         tolerance=tolerance,
         regressed=is_common and any(each.regressed for each in members),
-        device_changes=_changes(members),
     )
 
 
@@ -122,30 +119,18 @@ def without_shift(c: float, runs: Iterable[Run]) -> list[Run]:
     return [replace(run, rounds_s=tuple(kept * seconds for seconds in run.rounds_s)) for run in runs]
 
 
-def _changes(members: Sequence[ShiftMember]) -> dict[str, float]:
-    """Return the median change of clocks and power over the benchmarks that have both values."""
-    found: dict[str, float] = {}
-    for shown, name in _DEVICE_METRICS.items():
-        ratios = [
-            now / then - 1
-            for each in members
-            if (now := _typical(each.runs, name)) > 0 and (then := _typical(each.baseline, name)) > 0
-        ]
-        if 2 * len(ratios) >= len(members):
-            found[shown] = median(ratios)
-    return found
-
-
-def _typical(runs: Sequence[Run], metric: str) -> float:
-    values = [run.metrics[metric] for run in runs if metric in run.metrics]
-    return median(values) if values else 0.0
-
-
 # --- names of metrics -------------------------------------------------------------------------------
 
 # As runs store them: in baselines, in results, in the history. What a benchmark adds itself (`metrics=`) stands beside.
 OF_ANY_STEP: Mapping[str, str] = {
     "host_cpu_s_per_step": "CPU time that the process spent on a step, in seconds.",
+    "cpu_wait_s_per_step": "The time a step for which threads of the process were ready and waited for a CPU, in seconds: of the longest, half of the next, a third of the third, since threads wait for each other (Linux).",
+    "cpu_throttled_s_per_step": "The time a step for which the CPU quota of its control group stopped the process, in seconds; where it did.",
+    "other_cpu_share": "The share of the time of its CPUs that other processes used in the window.",
+    "usable_cpus": "The CPUs that the process may use, by affinity and quota.",
+    "cpu_clock_mhz": "The clock of the main thread's CPU where the window began and ended, in MHz; where the kernel shows it.",
+    "compiled_graphs": "How many graphs torch.compile made of the step; where it is used.",
+    "graph_breaks": "How often torch.compile broke off a graph; where it did.",
     "launch_s": "The time until the host is done with a step, the device idle before, in seconds; on accelerators. Short of the step where the device is what takes long; as long where the host is, or waits in the step itself: for a batch, for a result (`.item()`), or for room among a thousand launches.",
     "tflops": "Arithmetic of the model a second, in TFLOP/s; where the operations of a step are known.",
     "mfu": "Its share of the device's dense peak at the precision; where the catalogue has that peak.",
@@ -160,6 +145,7 @@ OF_ANY_STEP: Mapping[str, str] = {
     "node_cpu_energy_per_step_j": "What the CPUs of the nodes used for a step, in joules; where they have counters.",
     "node_module_energy_per_step_j": "What whole modules (CPU, GPU and memory) used for a step, in joules; it contains the devices' energy.",
     "sm_clock_mhz": "Mean clock of the multiprocessors over the window, in MHz.",
+    "locked_clock_mhz": "The clock of the multiprocessors that samples never left, well below the highest and without a reason of the driver's, in MHz: a lock (`nvidia-smi -lgc`) or a cap.",
     "memory_clock_mhz": "Mean clock of the device's memory over the window, in MHz.",
     "temperature_c": "The highest temperature of the device in the window, in degrees Celsius.",
     "power_capped_share": "The share of the window in which the power limit held the clocks down.",
@@ -186,6 +172,14 @@ MEASURED: Mapping[str, str] = {**OF_ANY_STEP, **OF_BUILT_STEPS}
 # How it was measured, and under what conditions: neither more nor less of these is better, and no gate takes them.
 DESCRIPTIVE = frozenset(
     {
+        *(
+            "cpu_wait_s_per_step",
+            "cpu_throttled_s_per_step",
+            "other_cpu_share",
+            "usable_cpus",
+            "cpu_clock_mhz",
+        ),
+        *("compiled_graphs", "graph_breaks", "locked_clock_mhz"),
         "slowdown_felt",
         "epoch_size",
         "energy_j",  # grows with the window

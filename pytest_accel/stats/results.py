@@ -117,7 +117,7 @@ class Result:
     verdicts: tuple[Verdict, ...] = ()  # of its throughput first, then of the metrics it gates
     environment: str = ""  # the key of the one it was measured in
     changes: tuple[Change, ...] = ()  # since the baseline, most likely causes first
-    causes: tuple[Cause, ...] = ()  # of a loss, what explains most first
+    causes: tuple[Cause, ...] = ()  # of its loss, those that explain most first
     scaling: ScalingFigure | None = None
     references: tuple[ReferenceFigure, ...] = ()
 

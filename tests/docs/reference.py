@@ -39,7 +39,13 @@ from pytest_accel.report.columns import COLUMNS
 from pytest_accel.report.verdicts import VERDICTS
 from pytest_accel.session.accel import Accel
 from pytest_accel.stats.baseline_quality import platform_prior
-from pytest_accel.stats.environment import TITLES, VARIABLE_PREFIX, VARIABLE_PREFIXES
+from pytest_accel.stats.environment import (
+    PREFIXES_SINCE_2,
+    TITLES,
+    VARIABLE_PREFIX,
+    VARIABLE_PREFIXES,
+    VARIABLES_SINCE_2,
+)
 from pytest_accel.stats.gate import Policy, loss, policy_at_noise, resolution_factor
 from pytest_accel.stats.measurement import Measurement
 from pytest_accel.stats.metric_gates import MEASURED, NAMES
@@ -392,7 +398,11 @@ def benchmark_section() -> str:
 
 
 def environment_section() -> str:
-    prefixes = ", ".join(code(f"{prefix}*") for prefix in VARIABLE_PREFIXES)
+    named = (
+        *(f"{prefix}*" for prefix in (*VARIABLE_PREFIXES, *PREFIXES_SINCE_2)),
+        *sorted(VARIABLES_SINCE_2),
+    )
+    prefixes = ", ".join(map(code, named))
     return (
         "## Facts of an environment\n\nFacts of the machine and its software that are stored with every run.\n\n"
         "Identity facts must be equal for two runs to be compared. Context facts may differ; differences are printed as "

@@ -14,6 +14,7 @@ from pytest_accel.report.columns import units_per_wh
 from pytest_accel.report.remedies import next_commands
 from pytest_accel.report.terminal import change
 from pytest_accel.report.verdicts import VERDICTS, deciding, in_order, rank, shown_status, status_word
+from pytest_accel.stats.causes import cause_lines, lost
 from pytest_accel.stats.gate import THROUGHPUT, Outcome, Verdict
 from pytest_accel.stats.metric_gates import is_rate, less_is_better, shown_name
 from pytest_accel.stats.quantities import ASSUMED, counted, noise_percent, percent, seconds, si
@@ -264,6 +265,10 @@ def details(
         "numbers": from_to(result),
         "lines": list(map(_line, result.lines)) or [_line(ReportLine(text="", status=shown_status(result)))],
         "note": shortened("\n".join(result.traceback).strip("\n")),
+        "causes": [
+            (heading, "; ".join(filter(None, (unbroken(text), remedy))))
+            for heading, text, remedy in cause_lines(result.causes, lost(result.verdict))
+        ],
         "changes": [(change.title, change.old, change.new) for change in result.changes],
         "same": bool(result.runs and result.baseline and not result.changes),
         "published": [_reference_details(figure) for figure in result.references if not figure.expected],

@@ -95,6 +95,12 @@ def memory(gib):
         # As shipped: an A100's default application clock is below its maximum.
         ("clocks", {"ApplicationsClock": 1095, "DefaultApplicationsClock": 1095}, Level.OK, "1095 MHz"),
         ("clocks", {"ApplicationsClock": None}, Level.OK, "application clocks unknown"),
+        # Locked by `nvidia-smi -lgc 1200`: application clocks are as they were, idle or busy.
+        ("clocks", {"ClockInfo": 1200}, Level.WARNING, "held at 1200 without a reason"),
+        ("clocks", {"ClockInfo": 900, "CurrentClocksEventReasons": 0}, Level.WARNING, "held at 900"),
+        ("clocks", {"ClockInfo": 900, "CurrentClocksEventReasons": 4}, Level.OK, "at most 1980"),  # power
+        ("clocks", {"ClockInfo": 1980, "CurrentClocksEventReasons": 0}, Level.OK, "at most 1980"),
+        ("now", {"ClockInfo": 1200}, Level.OK, "1200 MHz, 75 W, 30 °C"),
         ("PCIe", {"CurrPcieLinkWidth": 8}, Level.WARNING, "generation 5 x8, at most 5 x16"),
         ("PCIe", {"CurrPcieLinkGeneration": 1}, Level.OK, "idle: it saves power"),
         (

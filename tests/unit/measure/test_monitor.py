@@ -237,6 +237,7 @@ def test_changing_values_are_sampled_and_others_read_at_the_ends(monitor):
         "end_s": 103.0,
         "power_limit_w": 500.0,
         "power_limit_default_w": 700.0,
+        "sm_mhz_max": 1980,
         "ecc_uncorrected_before": 2,
         "ecc_uncorrected_after": 5,
         "pcie_generation": 4,

@@ -74,6 +74,28 @@ def test_power_cap_at_the_default_limit_is_valid():
     }
 
 
+@pytest.mark.parametrize(
+    ("clocks", "reasons", "most", "locked"),
+    [
+        ([1200] * 40, 0x0, 1980, 1200.0),  # `nvidia-smi -lgc 1200`
+        ([1200, 1185] * 20, 0x2, 1980, 1192.5),
+        ([1200] * 40, 0x4, 1980, None),  # the power limit
+        ([1200] * 40, 0x40, 1980, None),  # heat
+        ([1200] * 20 + [1500] * 20, 0x0, 1980, None),
+        ([1965] * 40, 0x0, 1980, None),
+        ([1200] * 40, 0x0, None, None),
+        ([1200] * 4, 0x0, 1980, None),  # too few samples
+        ([1200] * 40, None, 1980, None),  # reasons are not known
+    ],
+)
+def test_clock_that_never_moves_below_the_highest_without_a_reason_is_locked(clocks, reasons, most, locked):
+    samples = tuple(
+        replace(sample, sm_mhz=clock)
+        for sample, clock in zip(sampled(*[reasons] * len(clocks)), clocks, strict=True)
+    )
+    assert found(samples=samples, sm_mhz_max=most).figures.get("locked_clock_mhz") == locked
+
+
 class TestThrottling:
     @pytest.mark.parametrize(
         ("bits", "name"),

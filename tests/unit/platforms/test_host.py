@@ -1,6 +1,7 @@
 """NUMA topology and the CPUs near a GPU: a fake sysfs, and the real pynvml with a fake driver library."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -53,6 +54,41 @@ def test_nodes_and_cores_of_a_host_with_two_sockets(tmp_path):
         nodes=(frozenset({0, 1, 4, 5}), frozenset({2, 3, 6, 7})),
         cores=tuple(map(frozenset, ({0, 4}, {1, 5}, {2, 6}, {3, 7}))),
     )
+
+
+def load_files(root, *, waited_ns, throttled, busy):
+    write(root / "proc/self/task/7/schedstat", f"1 {waited_ns} 1")
+    write(root / "proc/self/task/8/schedstat", f"1 {waited_ns // 2} 1")
+    write(root / "proc/self/stat", f"7 (a b) R {' '.join('0' for _ in range(35))} 1 0")
+    write(root / "proc/stat", f"cpu0 {busy} 0 0 200 0 0 0 0\ncpu1 {busy} 0 0 200 0 0 0 0")
+    write(root / "proc/self/cgroup", "1:cpu:/job\n0::/job")
+    write(root / "sys/fs/cgroup/job/cpu.stat", f"throttled_usec {throttled}")
+    write(root / "sys/fs/cgroup/cpu/job/cpu.cfs_quota_us", "150000")
+    write(root / "sys/fs/cgroup/cpu/job/cpu.cfs_period_us", "100000")
+    write(root / "sys/devices/system/cpu/cpu1/cpufreq/scaling_cur_freq", "2400000")
+    return host.HostFiles(root=root)
+
+
+def test_load_between_two_readings(tmp_path, monkeypatch):
+    monkeypatch.setattr(host, "allowed_cpus", lambda: frozenset({0, 1}))
+    before = host.read_load(load_files(tmp_path, waited_ns=1_000_000_000, throttled=100, busy=0))
+    after = host.read_load(load_files(tmp_path, waited_ns=3_000_000_000, throttled=500_100, busy=100))
+    after = replace(after, at_s=before.at_s + 1.0, process_s=before.process_s + 1.0)
+    assert host.load_metrics(before, after, 10) == pytest.approx(
+        {
+            "host_cpu_s_per_step": 0.1,
+            "cpu_wait_s_per_step": 0.25,  # 2 s, and half of 1 s
+            "cpu_throttled_s_per_step": 0.05,
+            "other_cpu_share": 0.5,  # all of them busy, half by this process
+            "usable_cpus": 1.5,
+            "cpu_clock_mhz": 2400.0,
+        }
+    )
+
+
+def test_load_of_a_host_that_shows_nothing_is_its_own_time(tmp_path):
+    now = host.read_load(host.HostFiles(root=tmp_path))
+    assert host.load_metrics(now, now, 1).keys() == {"host_cpu_s_per_step", "usable_cpus"}
 
 
 def test_a_node_without_cpus_is_none(tmp_path):

@@ -10,14 +10,12 @@ from pytest_accel.report.terminal import (
     Cell,
     Column,
     Progress,
-    host_bound,
     lines_of,
     padded_rows,
     verdict_line,
     wrapped,
 )
 from pytest_accel.stats.gate import Estimate, Outcome, Verdict
-from pytest_accel.stats.run import Run
 
 
 def verdict(outcome: Outcome, point: float, low: float, high: float, **more) -> Verdict:
@@ -94,42 +92,6 @@ LINES = [
 )
 def test_line_of_a_verdict(found, line):
     assert verdict_line("test_gpt (h200)", found) == line
-
-
-def launched(step_s: float, launch_s: float | None) -> Run:
-    metrics = {} if launch_s is None else {"launch_s": launch_s}
-    return Run(session="s", rounds_s=(step_s,) * 6, steps_per_round=10, metrics=metrics)
-
-
-LOST = verdict(Outcome.REGRESSED, 0.146, 0.124, 0.167)
-
-
-def test_busy_host_is_reported_with_its_baseline():
-    stored = [launched(0.035, launch_s) for launch_s in (0.036, 0.037, 0.038, None)]
-    text = host_bound(LOST, launched(0.0409, 0.0406), stored)
-    assert text is not None
-    assert text.startswith("the host is busy with launching for 40.6 ms (37 ms in its baseline) of a step of")
-    assert " in its baseline" not in (host_bound(LOST, launched(0.04, 0.04), []) or "")
-
-
-@pytest.mark.parametrize(
-    ("found", "share", "is_reported"),
-    [
-        (LOST, 1.1, True),
-        (LOST, 0.95, True),
-        (LOST, 0.94, False),
-        (LOST, None, False),
-        (verdict(Outcome.INCONCLUSIVE, 0.02, -0.02, 0.06), 1.0, True),
-        (verdict(Outcome.INCONCLUSIVE, -0.02, -0.06, 0.02), 1.0, False),
-        (verdict(Outcome.OK, 0.01, -0.01, 0.02), 1.0, False),
-        (Verdict(outcome=Outcome.NO_BASELINE, tolerance=0.05), 1.0, False),
-    ],
-)
-def test_busy_host_is_reported_only_where_throughput_was_lost_and_launching_fills_the_step(
-    found, share, is_reported
-):
-    run = launched(0.5, None if share is None else 0.5 * share)
-    assert (host_bound(found, run, []) is not None) is is_reported
 
 
 @pytest.mark.parametrize(

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import random
 import string
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_accel.stats.environment import (
+    FACT_SET,
+    FACTS,
     REDACTED,
     VARIABLE_PREFIXES,
     Environment,
+    decides_speed,
     describe,
     diff,
     diff_identity,
@@ -167,7 +172,7 @@ class TestSafeVariables:
     @given(environ=st.dictionaries(names, st.text(max_size=30), max_size=8))
     def test_nothing_outside_the_allowed_prefixes_survives(self, environ):
         kept = safe_variables(environ)
-        assert kept.keys() == {name for name in environ if name.startswith(VARIABLE_PREFIXES)}
+        assert kept.keys() == {name for name in environ if decides_speed(name)}
 
     @given(
         name=allowed_names,
@@ -221,6 +226,63 @@ class TestSafeVariables:
     )
     def test_ordinary_settings_are_kept_as_they_are(self, name, value):
         assert safe_variables({name: value}) == {name: value}
+
+    @pytest.mark.parametrize(
+        ("name", "is_kept"),
+        [
+            *(
+                (name, True)
+                for name in ("TORCHDYNAMO_DISABLE", "TORCHINDUCTOR_MAX_AUTOTUNE", "NVIDIA_TF32_OVERRIDE")
+            ),
+            *(
+                (name, True)
+                for name in ("CUBLASLT_LOG_LEVEL", "MALLOC_ARENA_MAX", "LD_PRELOAD", "UCX_TLS", "PYTHON_GIL")
+            ),
+            *(
+                (name, False)
+                for name in ("TRITON_CACHE_DIR", "VLLM_HOST_IP", "NVIDIA_VISIBLE_DEVICES", "PYTHONPATH")
+            ),
+            *((name, False) for name in ("HOME", "LD_LIBRARY_PATH", "OMPI_COMM_WORLD_RANK")),
+        ],
+    )
+    def test_variables_that_decide_speed(self, name, is_kept):
+        assert decides_speed(name) is is_kept
+        assert (name in safe_variables({name: "1"})) is is_kept
+
+    def test_a_home_folder_is_shortened(self):
+        environ = {"HOME": "/home/ada", "LD_PRELOAD": "/home/ada/lib/jemalloc.so", "CUDA_HOME": "/opt/cuda"}
+        assert safe_variables(environ) == {"LD_PRELOAD": "~/lib/jemalloc.so", "CUDA_HOME": "/opt/cuda"}
+
+    def test_the_committed_baselines_see_no_change_in_facts_that_they_had_not(self):
+        stored = json.loads(Path("baselines/h200/cnn.json").read_text(encoding="utf-8"))["environments"]
+        for each in stored.values():
+            old = Environment(identity=each["identity"], context=each["context"])
+            more = {
+                FACTS: FACT_SET,
+                "vbios": "96",
+                "microcode": "0x1",
+                "cublas": "13.1.0",
+                "env.LD_PRELOAD": "~/a.so",
+            }
+            new = Environment(identity=old.identity, context={**old.context, **more})
+            assert diff(old, new) == diff_identity(old, new) == ()
+
+    def test_what_an_older_set_of_facts_had_not_is_no_change(self):
+        old = environment({"env.CUDA_HOME": "/home/ada/cuda", "torch": "2.11"})
+        new = environment(
+            {
+                FACTS: FACT_SET,
+                "env.TORCHDYNAMO_DISABLE": "1",
+                "vbios": "96",
+                "env.CUDA_HOME": "~/cuda",
+                "torch": "2.11",
+                "env.OMP_PROC_BIND": "true",
+            }
+        )
+        assert describe(diff(old, new)) == "OMP_PROC_BIND true appeared"
+        assert describe(diff(environment({FACTS: FACT_SET, "torch": "2.11"}), environment(new.context))) == (
+            "VBIOS 96 appeared, CUDA_HOME ~/cuda appeared, OMP_PROC_BIND true appeared, TORCHDYNAMO_DISABLE 1 appeared"
+        )
 
     @pytest.mark.parametrize("name", ["KMP_INIT_AT_FORK", "KMP_DUPLICATE_LIB_OK"])
     def test_what_a_library_sets_when_it_is_imported_is_neither_kept_nor_a_suspect(self, name):

@@ -99,19 +99,6 @@ def test_one_benchmark_moves_what_is_common_no_further_than_its_neighbours_stand
     assert before.c - 1e-9 <= after.c <= ordered[middle + 1] + 1e-9
 
 
-def test_clocks_and_power_stand_beside_it_where_runs_have_them():
-    now, then = (
-        {"sm_clock_mhz": 1940.0, "power_mean_w": 630.0},
-        {"sm_clock_mhz": 2000.0, "power_mean_w": 700.0},
-    )
-    found = judge_platform_shift(suite(*[0.08] * 8, now=now, then=then))
-    assert found is not None
-    assert found.device_changes == pytest.approx({"SM clock": -0.03, "power": -0.1})
-    plain = judge_platform_shift(suite(*[0.08] * 8))
-    assert plain is not None
-    assert plain.device_changes == {}
-
-
 class TestTheRest:
     BASELINE = runs(-0.003, 0.0, 0.003, -0.001, 0.001)
 

@@ -11,6 +11,7 @@ function panel(id) {
   ];
   const left = [...(found.failed_metrics ?? []).map(metricBlock), rounds && roundsBlock(rounds), past && pastBlock(past)].filter(Boolean);
   const right = [
+    found.causes && block("What explains the loss", definitions(found.causes)),
     found.changes && changesBlock(found.changes),
     found.same && block("Changed since its baseline", make("p", null, "Nothing in the recorded environment.")),
     found.commands && block("Next", found.commands.map(([title, text]) => make("div", { class: "labelled" }, make("span", { class: "quiet" }, title), command(text)))),

@@ -1,0 +1,271 @@
+"""Causes of a loss: what is named, with what share, and that nothing is invented."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_accel.stats.causes import Cause, cause_lines, causes_of, common_causes, find_causes, unexplained
+from pytest_accel.stats.environment import Change
+from pytest_accel.stats.gate import Estimate, Outcome, SlowGroup, Verdict
+from pytest_accel.stats.run import Run
+
+
+def runs(step_s, count=5, *, session="then", scatter=0.001, **metrics):
+    return [
+        Run(
+            session=session,
+            rounds_s=(step_s * (1 + scatter * (index - count // 2)),) * 6,
+            steps_per_round=10,
+            metrics=dict(metrics),
+        )
+        for index in range(count)
+    ]
+
+
+def explained(then, now, *changes, ratio=1.36, found=()):
+    """Causes of steps of 10 ms that take `ratio` times as long."""
+    loss = math.log(ratio)
+    return find_causes(
+        runs(0.01, **then), runs(0.01 * ratio, 2, session="now", **now), loss, changes, found
+    ), loss
+
+
+ENV = Change(name="env.TORCHDYNAMO_DISABLE", old=None, new="1")
+TORCH = Change(name="torch", old="2.11.0", new="2.12.0")
+# What differs, the first cause, the share of a loss of 26.5 % that it explains (None: unknown), words of its lines.
+PROVOKED = {
+    "locked clock of a compute-bound step": (
+        {"sm_clock_mhz": 1886, "mfu": 0.6},
+        {"sm_clock_mhz": 1380, "mfu": 0.44, "locked_clock_mhz": 1380},
+        *((), "sm_clock", 1.0, "SM clock 1380 MHz, 1886 MHz in the baseline.*`nvidia-smi -rgc`"),
+    ),
+    "clock of a step that waits for memory half of its time": (
+        {"sm_clock_mhz": 1886, "mfu": 0.2, "roofline_share": 0.5},
+        {"sm_clock_mhz": 1386, "mfu": 0.15, "roofline_share": 0.4},
+        *((), "sm_clock", 0.5, "SM clock"),
+    ),
+    "heat": (
+        {"sm_clock_mhz": 1886, "throttled_share": 0.0},
+        {"sm_clock_mhz": 1390, "throttled_share": 0.5, "temperature_c": 91.0},
+        *((), "sm_clock", 1.0, "heat or the hardware .* 50 % .* 91 °C"),
+    ),
+    "power": (
+        {"sm_clock_mhz": 1886, "power_capped_share": 0.1},
+        {"sm_clock_mhz": 1390, "power_capped_share": 1.0},
+        *((), "sm_clock", 1.0, "the power limit held it down in 100 %"),
+    ),
+    "memory clock": (
+        {"memory_clock_mhz": 3201, "mfu": 0.01, "roofline_share": 0.9},
+        {"memory_clock_mhz": 2300, "mfu": 0.01, "roofline_share": 0.66},
+        *((), "memory_clock", 0.98, "memory clock 2300 MHz, 3201 MHz .*-rmc"),
+    ),
+    "other processes": (
+        {"cpu_wait_s_per_step": 0.00001, "other_cpu_share": 0.02, "usable_cpus": 2},
+        {"cpu_wait_s_per_step": 0.0035, "other_cpu_share": 0.5, "usable_cpus": 2},
+        *((), "cpu_wait", 0.97, "waiting for a CPU 3.5 ms a step, 10 us .*used 50 % of its CPUs' time, 2 %"),
+    ),
+    "one CPU": (
+        {"cpu_wait_s_per_step": 0.00001, "usable_cpus": 2},
+        {"cpu_wait_s_per_step": 0.0036, "usable_cpus": 1},
+        *((), "cpu_wait", 1.0, "1 CPUs' worth of time, 2 in the baseline.*taskset"),
+    ),
+    "quota that was lowered within the CPUs": (
+        {"cpu_wait_s_per_step": 0.00001, "usable_cpus": 2},
+        {"cpu_wait_s_per_step": 0.0036, "usable_cpus": 2, "cpu_throttled_s_per_step": 0.003},
+        *((), "cpu_wait", 1.0, "the CPU quota of its group"),
+    ),
+    "slower CPU": (
+        {"cpu_clock_mhz": 3000},
+        {"cpu_clock_mhz": 2206},
+        (),
+        "cpu_clock",
+        1.0,
+        "CPU clock 2206 MHz",
+    ),
+    "host that came to set the pace": (
+        {"launch_s": 0.003, "sm_clock_mhz": 1980},
+        {"launch_s": 0.0135, "sm_clock_mhz": 1980},
+        *((), "host", 1.0, "the host is done with a step after 13.5 ms, 3 ms .*item"),
+    ),
+    "slow loader": (
+        {"loader_step_s": 0.004, "compute_step_s": 0.0099},
+        {"loader_step_s": 0.0136, "compute_step_s": 0.0099},
+        *((), "loader", 1.0, "the loader makes a batch in 13.6 ms, 4 ms .*workers="),
+    ),
+    "compiler switched off": (
+        {"compiled_graphs": 1},
+        {"compiled_graphs": 0},
+        *(
+            (ENV,),
+            "environment",
+            1.0,
+            "TORCHDYNAMO_DISABLE 1 appeared; the step ran eager: 0 compiled graphs, 1 in",
+        ),
+    ),
+    "graph breaks": (
+        {"compiled_graphs": 1},
+        {"compiled_graphs": 3, "graph_breaks": 2},
+        *((), "environment", 1.0, "2 graph breaks, 0 in the baseline"),
+    ),
+    "a setting beside a new version": (
+        {},
+        {},
+        (TORCH, ENV),
+        "environment",
+        None,
+        "TORCHDYNAMO_DISABLE 1 appeared",
+    ),
+    "fewer CPUs, whose affinity changed too": (
+        {"cpu_wait_s_per_step": 0.00001, "usable_cpus": 2},
+        {"cpu_wait_s_per_step": 0.003, "usable_cpus": 1},
+        *((ENV,), "cpu_wait", 0.83, "waiting for a CPU .*TORCHDYNAMO_DISABLE 1 appeared: explains at most"),
+    ),
+    "load that lets it run": (
+        {"other_cpu_share": 0.02},
+        {"other_cpu_share": 0.5},
+        *((), "host", None, "other processes used 50 %"),
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "changes", "kind", "share", "words"), PROVOKED.values(), ids=PROVOKED
+)
+def test_provoked_cause_is_the_first_with_its_share(then, now, changes, kind, share, words):
+    causes, loss = explained(then, now, *changes)
+    assert causes[0].kind == kind
+    assert causes[0].explained == (None if share is None else pytest.approx(share * loss, rel=0.03))
+    text = " ".join(" ".join(filter(None, line)) for line in cause_lines(causes, loss))
+    assert re.search(words, text), text
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "changes"),
+    [
+        ({}, {}, ()),  # a sleep in forward
+        ({}, {}, (TORCH,)),  # a version is listed as a change, and is no cause by itself
+        ({"sm_clock_mhz": 1886}, {"sm_clock_mhz": 1880}, ()),
+        ({"sm_clock_mhz": 1500}, {"sm_clock_mhz": 1900}, ()),
+        ({"launch_s": 0.01}, {"launch_s": 0.0136}, ()),  # as long as the step before: it waits in the step
+        (
+            {"loader_step_s": 0.004, "compute_step_s": 0.01},
+            {"loader_step_s": 0.006, "compute_step_s": 0.0136},
+            (),
+        ),
+        ({"cpu_clock_mhz": 3000, "sm_clock_mhz": 1980}, {"cpu_clock_mhz": 2000, "sm_clock_mhz": 1980}, ()),
+        ({"host_cpu_s_per_step": 0.01}, {"cpu_wait_s_per_step": 0.005}, ()),  # an old baseline does not say
+    ],
+)
+def test_what_explains_nothing_is_not_named(then, now, changes):
+    assert explained(then, now, *changes)[0] == ()
+
+
+def test_lines_have_the_form_of_a_failure():
+    kernels = Cause(kind="kernels", text="attention backward 48.1 -> 71.3 ms a step", explained=0.1)
+    causes, loss = explained({"sm_clock_mhz": 1886}, {"sm_clock_mhz": 1600}, found=[kernels])
+    assert [(heading, text) for heading, text, _ in cause_lines(causes, loss)] == [
+        ("cause", "SM clock 1600 MHz, 1886 MHz in the baseline: explains 13.1 of 26.5 %"),
+        ("cause", "attention backward 48.1 -> 71.3 ms a step: explains 8.6 of 26.5 %"),
+        ("unexplained", "4.7 %"),
+    ]
+    assert causes[0].brief == "SM clock 1600 MHz, was 1886 MHz"
+
+
+def test_what_several_benchmarks_share_is_said_once():
+    clock, load = Cause(kind="sm_clock", text="", explained=0.1), Cause(kind="host", text="")
+    assert common_causes([clock, clock, None, load]) == ["the SM clock explains the loss of 2 of 4"]
+    assert common_causes([clock, None]) == []
+
+
+def test_unstable_runs_are_explained_by_the_slow_ones():
+    now = [
+        *runs(0.01, 3, session="now", sm_clock_mhz=1886),
+        *runs(0.0136, 2, session="now", sm_clock_mhz=1380),
+    ]
+    found = Verdict(
+        outcome=Outcome.UNSTABLE,
+        tolerance=0.05,
+        slowdown=Estimate(point=0.0, low=0.0, high=0.0),
+        slow_group=SlowGroup(runs=2, loss=0.265, least_loss=0.26, others_loss=0.0),
+    )
+    (cause,) = causes_of(found, runs(0.01, sm_clock_mhz=1886), now)
+    assert cause.brief == "SM clock 1380 MHz, was 1886 MHz"
+    calm = replace(found, outcome=Outcome.OK, slow_group=None)
+    assert causes_of(calm, runs(0.01, sm_clock_mhz=1886), now) == ()
+
+
+METRICS = {
+    "sm_clock_mhz": (500, 2000),
+    "memory_clock_mhz": (500, 3200),
+    "cpu_clock_mhz": (800, 4000),
+    "mfu": (0, 1),
+    "roofline_share": (0, 1),
+    "launch_s": (1e-4, 0.1),
+    "loader_step_s": (1e-4, 0.1),
+    "compute_step_s": (1e-4, 0.1),
+    "cpu_wait_s_per_step": (0, 0.1),
+    "other_cpu_share": (0, 1),
+    "compiled_graphs": (0, 2),
+}
+SIDES = st.fixed_dictionaries({}, optional={name: st.floats(*ends) for name, ends in METRICS.items()})
+
+
+@given(
+    SIDES,
+    SIDES,
+    st.floats(1.001, 20),
+    st.sets(st.sampled_from([ENV, TORCH])),
+    st.lists(st.floats(0, 3), max_size=3),
+)
+def test_causes_and_the_unexplained_sum_up_to_the_loss(then, now, ratio, changes, others):
+    found = [Cause(kind="kernels", text="k", explained=share) for share in others]
+    causes, loss = explained(then, now, *changes, ratio=ratio, found=found)
+    shares = [each.explained for each in causes if each.explained is not None]
+    assert all(share > 0 for share in shares)
+    left = unexplained(causes, loss)
+    assert left >= -1e-9
+    assert math.fsum([*shares, left]) == pytest.approx(loss)
+
+
+def test_nothing_is_invented_for_equal_runs():
+    """1,000 pairs of equal sets of runs, whose every metric scatters; half of them come out slower by chance."""
+    draw = random.Random(36)
+    typical = {
+        "sm_clock_mhz": (1886, 0.015),
+        "memory_clock_mhz": (3201, 0.0),
+        "mfu": (0.5, 0.01),
+        "launch_s": (0.0098, 0.22),
+        "cpu_clock_mhz": (3000, 0.02),
+        "cpu_wait_s_per_step": (0.0005, 1.0),
+        "other_cpu_share": (0.1, 0.5),
+        "loader_step_s": (0.009, 0.05),
+        "compute_step_s": (0.009, 0.02),
+        "usable_cpus": (16, 0.0),
+    }
+
+    def measured(count, session):
+        return [
+            Run(
+                session=session,
+                rounds_s=(0.01 * math.exp(draw.gauss(0, 0.02)),) * 6,
+                steps_per_round=10,
+                metrics={
+                    name: value * math.exp(draw.gauss(0, noise)) for name, (value, noise) in typical.items()
+                },
+            )
+            for _ in range(count)
+        ]
+
+    named = []
+    for _ in range(1000):
+        then, now = measured(5, "then"), measured(draw.choice((2, 5)), "now")
+        loss = math.log(now[0].step_time_s / then[0].step_time_s)
+        named += find_causes(then, now, loss)
+    assert named == []

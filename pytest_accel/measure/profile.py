@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import sys
 import tempfile
@@ -43,11 +42,9 @@ def profile_step(
     steps = in_bursts(max(LEAST_STEPS, min(MOST_STEPS, int(ENOUGH_S / slowest_s))), burst)
     if (steps + 1) * slowest_s > LIMIT_S / 2:
         return None, f"no kernel table: {steps + 1} steps take longer than {seconds(LIMIT_S / 2)}"
-    tracer, problem = None, ""
-    try:
-        tracer = _started(torch, device, shapes=ranks.size > 1) if ranks.rank == 0 else None
-    except RuntimeError as error:  # another profiler runs in this process
-        problem = f"no kernel table: the profiler did not start ({error})"
+    # Two profilers in one process end each other.
+    is_profiled = torch.autograd._profiler_enabled()  # noqa: SLF001 - torch offers no public question
+    tracer = None if is_profiled or ranks.rank else _started(torch, device, shapes=ranks.size > 1)
     ranks.barrier()
     step()  # the first one under the profiler loads its library
     device.synchronize()
@@ -58,7 +55,7 @@ def profile_step(
         device.synchronize()
         profiled_s = (time.perf_counter() - window_s) / steps
     if tracer is None:
-        return None, problem
+        return None, "no kernel table: another profiler runs in this process" if is_profiled else ""
     try:
         events = _events(tracer, left_s=LIMIT_S - (time.perf_counter() - began_s))
     except (RuntimeError, OSError, ValueError) as error:
@@ -140,13 +137,13 @@ def table_of(events: Iterable[Event], *, steps: int, step_s: float, profiled_s: 
     else:
         spans = [*own, *(_gloo_span(event) for event in events if event["name"].startswith("gloo:"))]
     spans = [span for span in spans if begin <= span.begin < end]
-    rows: dict[tuple[str, str], list[float]] = {}
+    rows: dict[tuple[str, str], list[float]] = {}  # calls, microseconds, those beside computing
     for span, exposed in zip(spans, exposed_us(spans), strict=True):
         sums = rows.setdefault((span.operation, span.kernel), [0.0, 0.0, 0.0])
-        sums[0] += span.calls / steps
-        sums[1] += exposed * 1e-6 / steps
-        sums[2] += max(0.0, span.end - span.begin - exposed) * 1e-6 / steps if span.waits else 0.0
-    calls_of_step = math.fsum(count for count, *_ in rows.values())
+        sums[0] += span.calls
+        sums[1] += exposed
+        sums[2] += max(0.0, span.end - span.begin - exposed) if span.waits else 0.0
+    calls_of_step = sum(count for count, *_ in rows.values()) / steps
     if not calls_of_step:
         return None
     # A kernel is timed by its device; an operator is timed with the profiler's own work.
@@ -155,11 +152,11 @@ def table_of(events: Iterable[Event], *, steps: int, step_s: float, profiled_s: 
         KernelRow(
             operation=operation,
             kernel=kernel,
-            count=count,
-            seconds=max(0.0, exposed_s - count * overhead_s),
-            overlapped_s=hidden_s,
+            count=count / steps,
+            seconds=max(0.0, us * 1e-6 - count * overhead_s) / steps,
+            overlapped_s=hidden_us * 1e-6 / steps,
         )
-        for (operation, kernel), (count, exposed_s, hidden_s) in rows.items()
+        for (operation, kernel), (count, us, hidden_us) in rows.items()
     ]
     return KernelTable.of(of_step, step_s=step_s, profiled_s=profiled_s)
 

@@ -87,6 +87,7 @@ def _fold(rows: Sequence[KernelRow]) -> list[KernelRow]:
                 overlapped_s=math.fsum(row.overlapped_s for row in found),
             )
             for operation, found in folded.items()
+            if any(row.seconds for row in found)
         ),
     ]
 
@@ -101,7 +102,10 @@ class KernelChange:
     operation: str
     before_s: float
     after_s: float
-    calls: tuple[float, float] = (0.0, 0.0)
+    calls: tuple[float, float] = (
+        0.0,
+        0.0,
+    )  # zeros: an operation of one table, which the other may have among its small ones
     kernel: str = ""  # the one that changed most, or which one took the place of which
 
     @property
@@ -177,7 +181,9 @@ def _change(operation: str, old: Sequence[KernelRow], new: Sequence[KernelRow]) 
         operation=operation,
         before_s=math.fsum(before.values()),
         after_s=math.fsum(after.values()),
-        calls=(math.fsum(row.count for row in old), math.fsum(row.count for row in new)),
+        calls=(math.fsum(row.count for row in old), math.fsum(row.count for row in new))
+        if old and new
+        else (0, 0),
         kernel=_kernel_text(before, after),
     )
 
@@ -194,8 +200,7 @@ def _kernel_text(before: Mapping[str, float], after: Mapping[str, float]) -> str
     if gone and new and before and after:
         return f"{gone} -> {new} (other kernel)"
     names = {**before, **after}.keys() - {""}
-    name = max(sorted(names), key=lambda each: abs(after.get(each, 0.0) - before.get(each, 0.0)), default="")
-    return f"{name} ({'new' if after else 'gone'})" if name and not (before and after) else name
+    return max(sorted(names), key=lambda each: abs(after.get(each, 0.0) - before.get(each, 0.0)), default="")
 
 
 def _only_in(here: Mapping[str, float], there: Mapping[str, float]) -> str:

@@ -1,0 +1,42 @@
+"""A benchmark that lost names the operator that got slower."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_accel.cli import main
+from pytest_accel.storage.results import read_results
+
+SUITE = """
+    torch = pytest.importorskip("torch")
+
+    def test_step(accel):
+        x = torch.randn(64, 64)
+        model = torch.nn.Linear(64, 64)
+
+        def step():
+            y = torch.relu(model(x))
+            for _ in range(int(os.environ.get("SOFTMAXES", "1"))):
+                y = torch.softmax(y, -1)
+            y.sum().backward()
+
+        measure(accel, step)
+"""
+
+
+@pytest.mark.slow
+def test_loss_is_explained_by_the_operator_that_got_slower(bench, monkeypatch, capsys):
+    pytest.importorskip("torch")
+    bench.write(SUITE)
+    assert bench.run_with_workers("--accel-record=2").ret == 0
+    first, last = bench.entry("test_step")["runs"]
+    assert "kernels" not in first
+    assert last["kernels"]["rows"]
+
+    monkeypatch.setenv("SOFTMAXES", "100")
+    lost = bench.run_with_workers("--accel-tolerance=30%", "--accel-json=lost.json")
+    assert lost.ret == pytest.ExitCode.TESTS_FAILED
+    (result,) = read_results(bench.path("lost.json")).results
+    assert {each.operation for each in result.kernels.rows[:2]} == {"softmax", "softmax backward"}
+    assert main(["explain", str(bench.path("lost.json"))]) == 0
+    assert "cause: softmax" in capsys.readouterr().out

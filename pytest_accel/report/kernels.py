@@ -10,6 +10,7 @@ from pytest_accel.stats.quantities import counted, percent, seconds
 # As `text_table` takes them: the most important first, `>` ends those of figures.
 HEADINGS = ("a step", "change>", "of the loss>", "baseline>", "now>", "calls", "kernel")
 _SMALL = 0.01  # of the loss: such changes share a row
+_NONE_S = 1e-9
 _BARS = 8  # of operations in a waterfall
 
 
@@ -39,19 +40,16 @@ def _share(found: KernelDifference, change_s: float) -> str:
 
 
 def signed(value_s: float) -> str:
-    return f"{'-' if value_s < 0 else '+'}{seconds(abs(value_s))}"
+    """Return a change with its sign; less than a nanosecond is none."""
+    return f"{'-' if value_s < 0 else '+'}{seconds(abs(value_s))}" if abs(value_s) >= _NONE_S else seconds(0)
 
 
 def waterfall(found: KernelDifference) -> list[tuple[str, float]]:
-    """Return names and milliseconds from the baseline's step time, over changes, to that of this session."""
-    large, small = found.rows[:_BARS], found.rows[_BARS:]
-    bars = [(each.operation, each.change_s) for each in large]
-    bars += [
-        ("idle", found.idle.change_s),
-        ("other operations", math.fsum(each.change_s for each in small)),
-        ("unexplained", found.unexplained_s),
-    ]
-    return [
-        (name, 1e3 * value_s)
-        for name, value_s in [("baseline", found.before_s), *bars, ("now", found.after_s)]
-    ]
+    """Return names and milliseconds: the baseline's step time, changes with small ones together, that of this session."""
+    bars = [(each.operation, each.change_s) for each in (*found.rows[:_BARS], found.idle)]
+    bars.append(("unexplained", found.unexplained_s))
+    large = [(name, change_s) for name, change_s in bars if abs(change_s) >= _SMALL * abs(found.loss_s)]
+    rest_s = found.loss_s - math.fsum(change_s for _, change_s in large)
+    rest = [("other changes", rest_s)] if abs(rest_s) >= _NONE_S else []
+    whole = [("baseline", found.before_s), *large, *rest, ("now", found.after_s)]
+    return [(name, 1e3 * value_s) for name, value_s in whole]

@@ -102,10 +102,7 @@ class KernelChange:
     operation: str
     before_s: float
     after_s: float
-    calls: tuple[float, float] = (
-        0.0,
-        0.0,
-    )  # zeros: an operation of one table, which the other may have among its small ones
+    calls: tuple[float, float] = (0.0, 0.0)  # of that kernel; zeros where a table has it among its small ones
     kernel: str = ""  # the one that changed most, or which one took the place of which
 
     @property
@@ -176,38 +173,35 @@ def _by_operation(rows: Iterable[KernelRow]) -> dict[str, tuple[KernelRow, ...]]
 
 
 def _change(operation: str, old: Sequence[KernelRow], new: Sequence[KernelRow]) -> KernelChange:
-    before, after = _by_kernel(old), _by_kernel(new)
+    before, after = ({row.kernel: row for row in side} for side in (old, new))
+    changes = {
+        name: abs(_seconds(after.get(name)) - _seconds(before.get(name)))
+        for name in {**before, **after}
+        if name
+    }
+    shown = max(changes, key=lambda name: changes[name], default="")
+    gone, came = _only_in(before, after), _only_in(after, before)
+    if gone and came:
+        shown = f"{gone} -> {came} (other kernel)"
+    rows = before.get(gone if came else shown), after.get(came if gone else shown)
     return KernelChange(
         operation=operation,
-        before_s=math.fsum(before.values()),
-        after_s=math.fsum(after.values()),
-        calls=(math.fsum(row.count for row in old), math.fsum(row.count for row in new))
-        if old and new
-        else (0, 0),
-        kernel=_kernel_text(before, after),
+        before_s=math.fsum(row.seconds for row in old),
+        after_s=math.fsum(row.seconds for row in new),
+        calls=(rows[0].count, rows[1].count) if rows[0] and rows[1] else (0, 0),
+        kernel=shown,
     )
 
 
-def _by_kernel(rows: Iterable[KernelRow]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for row in rows:
-        found[row.kernel] = found.get(row.kernel, 0.0) + row.seconds
-    return found
+def _seconds(row: KernelRow | None) -> float:
+    return row.seconds if row else 0.0
 
 
-def _kernel_text(before: Mapping[str, float], after: Mapping[str, float]) -> str:
-    gone, new = _only_in(before, after), _only_in(after, before)
-    if gone and new and before and after:
-        return f"{gone} -> {new} (other kernel)"
-    names = {**before, **after}.keys() - {""}
-    return max(sorted(names), key=lambda each: abs(after.get(each, 0.0) - before.get(each, 0.0)), default="")
-
-
-def _only_in(here: Mapping[str, float], there: Mapping[str, float]) -> str:
+def _only_in(here: Mapping[str, KernelRow], there: Mapping[str, KernelRow]) -> str:
     """Return the largest kernel that the other side lacks; empty where it is a small part of its operation."""
-    least = _SHARE_OF_KERNEL * math.fsum(here.values())
-    missing = [name for name in here if name and name not in there and here[name] >= least]
-    return max(missing, key=lambda name: here[name], default="")
+    least = _SHARE_OF_KERNEL * math.fsum(row.seconds for row in here.values())
+    missing = [name for name, row in here.items() if name and name not in there and row.seconds >= least]
+    return max(missing, key=lambda name: here[name].seconds, default="")
 
 
 def kernel_causes(found: KernelDifference) -> tuple[Cause, ...]:

@@ -49,12 +49,15 @@ function metricBlock(found) {
 function kernelsBlock(found) {
   const plot = make("div", { class: "plot", role: "img", "aria-label": "Step time from the baseline to this session; the table below has the same changes" });
   queueMicrotask(() => draw(plot, () => waterfallFigure(found.bars)));
-  const cells = (tag, texts) => make("tr", null, texts.map((text, index) => make(tag, { class: found.headings[index].endsWith(">") ? "right" : null }, breakable(text))));
+  const isFigure = (index) => found.headings[index].endsWith(">");
+  const cell = (tag) => (text, index) => make(tag, { class: isFigure(index) ? "right" : null }, isFigure(index) ? text : breakable(text));
+  const cells = (tag, texts) => make("tr", null, texts.map(cell(tag)));
   const table = make(
     "table", { class: "small" },
     make("thead", null, cells("th", found.headings.map((text) => text.replace(/>$/u, "")))), make("tbody", null, found.rows.map((row) => cells("td", row))),
   );
-  const section = block("Where the time went", plot, make("div", { class: "scrolled", tabindex: "0" }, table));
+  const caption = make("p", { class: "caption" }, "From the baseline's step time to this session's. The axis may begin above zero.");
+  const section = block("Where the time went", plot, caption, make("div", { class: "scrolled", tabindex: "0" }, table));
   section.classList.add("wide");
   return section;
 }

@@ -78,6 +78,10 @@ function metricFigure(found) {
 /** Step time from the baseline to this session: a bar an operation. */
 function waterfallFigure(bars) {
   const last = bars.length - 1;
+  const levels = [bars[0][1]];
+  for (const [, value] of bars.slice(1, last)) levels.push(levels.at(-1) + value);
+  const [low, high] = [Math.min(...levels), Math.max(...levels)];
+  const from = Math.max(0, low - 2 * (high - low)); // a loss of some percent is not to be seen from zero
   const shown = bars.map(([, value], index) => (index % last ? `${value < 0 ? "" : "+"}${rate(value)}` : rate(value)));
   return {
     traces: [
@@ -92,7 +96,7 @@ function waterfallFigure(bars) {
     layout: {
       showlegend: false, height: 300, margin: { l: 10, r: 10, t: 10, b: 10 },
       xaxis: { tickmode: "array", tickvals: bars.map((_, index) => index), ticktext: bars.map(([name]) => short(name, 22)), showgrid: false },
-      yaxis: { title: { text: "ms a step" }, tickformat: "~r" },
+      yaxis: { title: { text: "ms a step" }, tickformat: "~r", range: [from, high + 0.05 * (high - from)] },
     },
   };
 }

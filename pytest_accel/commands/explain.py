@@ -77,12 +77,14 @@ def _lines(result: Result) -> Iterator[str]:
 def _table(result: Result) -> list[str]:
     from pytest_accel.report.history import text_table
     from pytest_accel.report.kernels import HEADINGS, kernel_rows
+    from pytest_accel.report.terminal import fitted
 
     if result.kernels is None:
-        sides = {"baseline": result.baseline, "session": result.runs}
-        lacking = [name for name, runs in sides.items() if not any(run.kernels for run in runs)]
-        return [f"no kernel table of the {' and of the '.join(lacking)}: {_REMEDY}"]
+        return fitted([_NO_TABLES])
     return text_table(HEADINGS, kernel_rows(result.kernels))
 
 
-_REMEDY = "the last run of --accel-record and a slow repeat of a step with torch have one"
+_NO_TABLES = (
+    "no kernel tables to compare: the last run of a recording and a slow repeat of a step with torch have one. "
+    "Record anew with --accel-update where the baseline is older."
+)

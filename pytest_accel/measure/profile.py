@@ -50,8 +50,11 @@ def profile_step(
     device.synchronize()
     with torch.profiler.record_function(WINDOW):
         window_s = time.perf_counter()
-        for _ in range(steps):
+        for done in range(1, steps + 1):
             step()
+            if ranks.size == 1 and time.perf_counter() - began_s > LIMIT_S / 2:
+                steps = done
+                break
         device.synchronize()
         profiled_s = (time.perf_counter() - window_s) / steps
     if tracer is None:
@@ -232,20 +235,22 @@ def _inherit(call: Call, caller: Call | None) -> None:
         call.backward, call.compiled = caller.backward, caller.compiled
     call.backward = call.backward or "ackward" in call.name
     call.compiled = call.compiled or bool(_COMPILED.search(call.name))
-    call.known = call.known or _first(_KINDS, name)
+    call.known = call.known or ("" if _FUSED.match(name) else _first(_KINDS, name))
     if not (call.outer or _TRANSPARENT.match(call.name) or _COMPILED.search(call.name)):
         call.outer = name
 
 
-def _operation(call: Call, kernel: str) -> str:
-    """Return the operation of a kernel that an operator launched, or of the operator itself."""
-    if call.known:
+def _operation(call: Call | None, kernel: str) -> str:
+    """Return the operation of a kernel and its operator, where that is known, or of the operator itself."""
+    if call and call.known:
         found = call.known
-    elif call.compiled:
-        found = _first(_FAMILIES, kernel) or COMPILED_REGION
-    else:
+    elif fused := _FUSED.match(kernel):
+        found = fused[1]
+    elif call and not call.compiled:
         found = call.outer or plain(call.name)
-    if found in _UNDIRECTED or not call.backward or "backward" in found:
+    else:
+        found = _first(_FAMILIES, kernel) or (COMPILED_REGION if call else short_kernel(kernel))
+    if call is None or not call.backward or found in _UNDIRECTED or "backward" in found:
         return found
     part = next((part for word, part in _CONVOLUTION_PARTS if word in kernel.lower()), "")
     return f"{found} backward{part if found == CONVOLUTION else ''}"
@@ -263,9 +268,7 @@ def _kernel_span(event: Event, call: Call | None) -> Span:
         size = elements * _BYTES.get(str(arguments.get("dtype")), 4)
         operation = _collective(collective[1], size)
     else:
-        operation = _operation(call, name) if call else _first(_FAMILIES, name) or short_kernel(name)
-    if name.startswith("triton_") and operation == COMPILED_REGION:
-        operation = re.sub(r"^triton_[a-z]+_(fused_)?|_\d+$", "", name)
+        operation = _operation(call, name)
     return Span(begin, begin + event["dur"], operation, short_kernel(name), waits)
 
 
@@ -304,6 +307,7 @@ _TRANSPARENT = re.compile(r"c10d::|record_param_comms|nccl:|gloo:")  # their tim
 _COMPILED = re.compile(
     r"Torch-Compiled Region|CompiledFunction|CompiledFxGraph|TorchDynamo|AOTDispatcher|Pregraph"
 )
+_FUSED = re.compile(r"triton_(?!tem_)[a-z]+_fused_(\w+?)_?\d*$")  # triton_poi_fused_add_gelu_3
 _COLLECTIVE = re.compile(
     r"[nr]ccl(?:Dev)?Kernel_?(AllReduce|AllGather|ReduceScatter|Broadcast|AllToAll|SendRecv|Reduce)",
     re.IGNORECASE,

@@ -44,7 +44,7 @@ def test_narrow_terminal_says_which_columns_it_leaves_out(explained, monkeypatch
 
 def test_benchmark_without_tables_says_when_there_is_one(explained):
     said = explained("test_cnn[resnet50-bf16-256]").out
-    assert "no kernel table of the baseline and of the session: the last run of --accel-record" in said
+    assert "no kernel tables to compare: the last run of a recording" in said
 
 
 def test_unknown_benchmark_is_refused_with_the_nearest_name(explained):

@@ -75,6 +75,9 @@ FAMILIES = {
     "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)": "reduce_scatter",
     "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)": "send_recv",
     "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<4096ul>)": "broadcast",
+    "triton_poi_fused_convolution_relu_12": "convolution_relu",
+    "triton_red_fused_add_native_layer_norm_5": "add_native_layer_norm",
+    "triton_tem_fused_mm_7": "matrix product",
     "spin_kernel(long)": "spin_kernel",
 }
 

@@ -63,8 +63,9 @@ def profile_step(
         events = _events(tracer, left_s=LIMIT_S - (time.perf_counter() - began_s))
     except (RuntimeError, OSError, ValueError) as error:
         return None, f"no kernel table: {error}"
-    table = table_of(events, steps=steps, step_s=step_s, profiled_s=profiled_s)
-    return table, "" if table else "no kernel table: the profiler saw no kernel"
+    host = isinstance(device, CpuDevice)
+    table = table_of(events, host=host, steps=steps, step_s=step_s, profiled_s=profiled_s)
+    return table, "" if table or host else "no kernel table: the profiler saw no kernel"
 
 
 def _started(torch: Any, device: Device, *, shapes: bool) -> Any:  # noqa: ANN401 - torch is imported lazily
@@ -122,8 +123,10 @@ class Call:
     counted: bool = False
 
 
-def table_of(events: Iterable[Event], *, steps: int, step_s: float, profiled_s: float) -> KernelTable | None:
-    """Return the table of the steps inside the window of a trace; None where nothing ran."""
+def table_of(
+    events: Iterable[Event], *, host: bool, steps: int, step_s: float, profiled_s: float
+) -> KernelTable | None:
+    """Return the table of the steps inside the window of a trace, by operator on the host; None where nothing ran."""
     events = sorted(events, key=lambda event: (event["ts"], -event["dur"]))
     window = next(
         (event for event in events if event["name"] == WINDOW and event["cat"] == "user_annotation"), None
@@ -133,7 +136,7 @@ def table_of(events: Iterable[Event], *, steps: int, step_s: float, profiled_s: 
     begin, end = window["ts"], window["ts"] + window["dur"]
     calls, own = _calls(events, window["tid"])
     kernels = [event for event in events if event["cat"] in {"kernel", "gpu_memcpy", "gpu_memset"}]
-    if kernels:
+    if not host:
         spans = [
             _kernel_span(event, calls.get(event.get("args", {}).get("External id"))) for event in kernels
         ]
@@ -150,7 +153,7 @@ def table_of(events: Iterable[Event], *, steps: int, step_s: float, profiled_s: 
     if not calls_of_step:
         return None
     # A kernel is timed by its device; an operator is timed with the profiler's own work.
-    overhead_s = 0.0 if kernels else min(MOST_OVERHEAD_S, max(0.0, profiled_s - step_s) / calls_of_step)
+    overhead_s = min(MOST_OVERHEAD_S, max(0.0, profiled_s - step_s) / calls_of_step) if host else 0.0
     of_step = [
         KernelRow(
             operation=operation,

@@ -22,10 +22,11 @@ def event(cat, name, ts, dur, tid=1, **args):
     return {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "tid": tid, "args": args}
 
 
-def on_gpu(*events, steps=1, us=1000.0):
-    """Replay events of a GPU's trace; the window is the whole of it."""
+def replay(*events, steps=1, us=1000.0, host=False):
+    """Return the table of a trace whose window is the whole of it."""
     window = event("user_annotation", WINDOW, 0.0, us)
-    return table_of([window, *events], steps=steps, step_s=us * 1e-6 / steps, profiled_s=us * 1e-6 / steps)
+    step_s = us * 1e-6 / steps
+    return table_of([window, *events], host=host, steps=steps, step_s=step_s, profiled_s=step_s)
 
 
 def kernel(name, ts, dur, op=None, **args):
@@ -85,7 +86,7 @@ FAMILIES = {
 class TestNames:
     @pytest.mark.parametrize(("name", "operation"), FAMILIES.items())
     def test_kernel_of_a_graph_replay_is_placed_by_its_name(self, name, operation):
-        assert set(operations(on_gpu(kernel(name, 10, 5)))) == {operation}
+        assert set(operations(replay(kernel(name, 10, 5)))) == {operation}
 
     @pytest.mark.parametrize(
         ("name", "short"),
@@ -106,7 +107,7 @@ class TestNames:
 
 class TestLaunchingOperator:
     def test_operator_places_a_kernel_whose_name_says_nothing(self):
-        found = on_gpu(
+        found = replay(
             event("cpu_op", "aten::linear", 0, 10, **{"External id": 1}),
             event("cpu_op", "aten::addmm", 1, 8, **{"External id": 2}),
             kernel("some_future_name_v2", 20, 5, 2),
@@ -114,7 +115,7 @@ class TestLaunchingOperator:
         assert operations(found)["matrix product"].kernel == "some_future_name_v2"
 
     def test_convolution_backward_is_divided_by_what_it_computes(self):
-        found = on_gpu(
+        found = replay(
             event(
                 "cpu_op",
                 "autograd::engine::evaluate_function: ConvolutionBackward0",
@@ -131,7 +132,7 @@ class TestLaunchingOperator:
     def test_attention_of_several_operators_is_one_operation_in_both_directions(self):
         forward = {"Sequence number": 5, "Fwd thread id": 0}
         backward = {"Sequence number": 5, "Fwd thread id": 1}
-        found = on_gpu(
+        found = replay(
             event("cpu_op", "aten::scaled_dot_product_attention", 0, 10, **{"External id": 1}),
             event("cpu_op", "aten::bmm", 1, 5, **{"External id": 2}, **forward),
             event(
@@ -152,7 +153,7 @@ class TestLaunchingOperator:
         )
 
     def test_optimizer_and_compiled_regions_are_operations(self):
-        found = on_gpu(
+        found = replay(
             event("user_annotation", "Optimizer.step#AdamW.step", 0, 10, **{"External id": 1}),
             event("cpu_op", "aten::_fused_adamw_", 1, 5, **{"External id": 2}),
             event("cpu_op", "Torch-Compiled Region: 0/0", 11, 20, **{"External id": 3}),
@@ -168,7 +169,7 @@ class TestLaunchingOperator:
 class TestSharedTime:
     def test_collective_takes_the_time_in_which_nothing_computes(self):
         found = operations(
-            on_gpu(
+            replay(
                 kernel("nvjet", 0, 10),
                 kernel(
                     "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)",
@@ -184,15 +185,31 @@ class TestSharedTime:
         assert reduced.overlapped_s == pytest.approx(5e-6)
         assert found["matrix product"].seconds == pytest.approx(10e-6)
 
+    def test_collective_of_the_cpu_takes_the_time_in_which_the_main_thread_waits(self):
+        found = operations(
+            replay(
+                event("cpu_op", "aten::mm", 0, 10),
+                event("cpu_op", "c10d::allreduce_", 10, 20),
+                event(
+                    *("user_annotation", "gloo:all_reduce", 5, 25, 9),
+                    **{"Input Dims": [[1000, 250]], "Input type": ["float"]},
+                ),
+                host=True,
+            )
+        )
+        reduced = found["all_reduce up to 1 MiB"]
+        assert (reduced.seconds, reduced.overlapped_s) == pytest.approx((20e-6, 5e-6))
+        assert set(found) == {"matrix product", "all_reduce up to 1 MiB"}
+
     def test_copies_are_named_by_their_direction(self):
-        found = on_gpu(
+        found = replay(
             event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 0, 10, tid=7),
             event("gpu_memset", "Memset (Device)", 20, 5, tid=7),
         )
         assert set(operations(found)) == {"copy HtoD", "memset"}
 
     def test_figures_are_a_step_of_those_inside_the_window(self):
-        found = on_gpu(
+        found = replay(
             kernel("nvjet", -50, 20), kernel("nvjet", 0, 10), kernel("nvjet", 20, 10), steps=2, us=100.0
         )
         (row,) = found.rows
@@ -209,8 +226,11 @@ class TestSharedTime:
         assert math.isclose(math.fsum(exposed_us(spans)), covered, abs_tol=1e-6)
 
     def test_trace_without_the_window_or_without_work_has_no_table(self):
-        assert table_of([], steps=1, step_s=1, profiled_s=1) is None
-        assert on_gpu() is None
+        assert table_of([], host=False, steps=1, step_s=1, profiled_s=1) is None
+        assert replay() is None
+
+    def test_operators_are_no_kernels_where_the_profiler_saw_none(self):
+        assert replay(event("cpu_op", "aten::mm", 0, 10)) is None
 
 
 class TestOnTheCpu:

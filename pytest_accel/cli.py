@@ -12,6 +12,7 @@ from pytest_accel.commands import (  # noqa: F401 - each registers itself
     compile,  # noqa: A004 - the name of the command
     demo,
     doctor,
+    explain,
     history,
     report,
     upgrade,

@@ -44,6 +44,7 @@ class Order:
     session: str
     platform: str
     next_node_id: str = ""  # of the benchmark that this worker runs next, as far as is known
+    profile_above_s: float | None = None  # step time of its run above which it is profiled after its rounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -322,6 +322,7 @@ class Timed:
     run: Run
     warm_up: WarmUp
     steps: int  # inside the window: all timed ones, and the one that pytest-benchmark adds
+    timed_step: Step  # with its delay, where it was slowed on purpose
 
     @property
     def step_s(self) -> float:
@@ -384,7 +385,7 @@ def time_rounds(
         peak_memory_bytes=device.peak_memory_bytes(),
         metrics=load_metrics(before, after, steps),
     )
-    return Timed(run=run, warm_up=warm_up, steps=steps)
+    return Timed(run=run, warm_up=warm_up, steps=steps, timed_step=step)
 
 
 def launch_time_s(step: Step, device: Device, *, step_s: float, budget_s: float) -> float:

@@ -22,6 +22,7 @@ from pytest_accel.measure.arguments import (
 )
 from pytest_accel.measure.device import CudaDevice, Device
 from pytest_accel.measure.errors import OutOfMemory, StepError
+from pytest_accel.measure.profile import profile_step
 from pytest_accel.measure.rounds import (
     ALONE,
     COMPILING,
@@ -48,6 +49,7 @@ from pytest_accel.session.device import (
 )
 from pytest_accel.session.observation import Observation, Observed
 from pytest_accel.stats.environment import fingerprint
+from pytest_accel.stats.kernels import KernelTable
 from pytest_accel.stats.measurement import Measurement, Roofline, merge
 from pytest_accel.stats.run import Scalar
 from pytest_accel.storage.codec import encode
@@ -60,6 +62,7 @@ SCHEMA_VERSION = 1  # of `extra_info.accel` in pytest-benchmark's JSON
 MEASUREMENT = pytest.StashKey[Measurement]()
 MEASURING_OFF = pytest.StashKey[bool]()  # by --benchmark-disable
 SESSION_ID = pytest.StashKey[str]()
+PROFILE_ABOVE_S = pytest.StashKey[float | None]()  # of the worker's order
 CALL_MEASURE = "call accel.measure(step, work=..., unit=...)"  # what a benchmark must do
 
 Metrics = Callable[[float], Mapping[str, float]] | Mapping[str, float] | None
@@ -154,7 +157,9 @@ class Accel:
         figures = {**timed.run.metrics, **self._metrics(step, timed), **rates, **observed.metrics}
         # Not failing together: they may use collectives. A rank that fails leaves, and the process group is ended.
         figures |= self._own_metrics(metrics, timed)
-        run = replace(timed.run, loss=loss_value, metrics=figures)
+        kernels, note = self._profiled(timed)
+        run = replace(timed.run, loss=loss_value, metrics=figures, kernels=kernels)
+        observed = replace(observed, notes=(*observed.notes, note)) if note else observed
         measurement = self._merged(workload, replace(timed, run=run), observed)
         self.benchmark.extra_info["accel"] = extra_info(self.platform, measurement)
         self.item.stash[MEASUREMENT] = measurement
@@ -247,6 +252,21 @@ class Accel:
             # As measured; a device with idle time or a power limit gives some of the delay back.
             metrics["slowdown_felt"] = 1 - timed.warm_up.step_s / timed.step_s
         return metrics
+
+    def _profiled(self, timed: Timed) -> tuple[KernelTable | None, str]:
+        """Return the kernel table of the timed step, or why there is none, where the session wants one."""
+        above_s = self.item.config.stash.get(PROFILE_ABOVE_S, None)
+        if above_s is None or self.ranks.slowest(timed.run.step_time_s) <= above_s:
+            return None, ""
+        with live_progress(self.item.config, self.item.name) as progress:
+            progress.phase("profiling", None)
+            return profile_step(
+                timed.timed_step,
+                self.device_,
+                self.ranks,
+                step_s=timed.run.step_time_s,
+                burst=timed.warm_up.burst,
+            )
 
     def _own_metrics(self, metrics: Metrics, timed: Timed) -> dict[str, float]:
         # An injected slowdown is no part of what is measured beside the rounds.

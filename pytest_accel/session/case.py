@@ -153,6 +153,18 @@ class Case:
         return len(self.disturbed) <= MOST_REPLACED
 
     @property
+    def profile_above_s(self) -> float | None:
+        """The step time above which its next fresh run is profiled: the last one of a recording, the first slow repeat."""
+        if any(run.kernels for run in self.runs):
+            return None
+        if self.settings.record:
+            return 0.0 if len(self.measurements) + 1 >= self.settings.record else None
+        stored = self.comparable_runs() if self.measurements else ()
+        if not stored:
+            return None
+        return interval(stored, self.policy).point_s * (1 + self.policy.tolerance / 2)
+
+    @property
     def replaced(self) -> list[Measurement]:
         """Disturbed runs that others replaced."""
         return [] if self.outcome is Outcome.INVALID else self.disturbed

@@ -192,7 +192,9 @@ def result_of(case: Case, reported: ItemReports) -> Result:
     )
     if not case.measurements:
         return known
-    now = case.latest
+    now, stored = case.latest, case.comparable_runs()
+    if not any(run.kernels for run in case.runs):  # nothing to compare them with
+        stored = [replace(run, kernels=None) for run in stored]
     return replace(
         known,
         unit=now.unit,
@@ -201,7 +203,7 @@ def result_of(case: Case, reported: ItemReports) -> Result:
         steady=now.steady,
         configuration=now.configuration,
         runs=tuple(case.runs),
-        baseline=tuple(case.comparable_runs()),
+        baseline=tuple(stored),
         environment=now.environment.key,
         changes=case.changes(),
         causes=case.causes(),

@@ -21,7 +21,7 @@ from pytest_accel.distributed.worker import begin_rank
 from pytest_accel.markers import is_benchmark
 from pytest_accel.measure.rounds import ALONE, Ranks
 from pytest_accel.options import Settings
-from pytest_accel.session.accel import CALL_MEASURE, MEASUREMENT, MEASURING_OFF, SESSION_ID
+from pytest_accel.session.accel import CALL_MEASURE, MEASUREMENT, MEASURING_OFF, PROFILE_ABOVE_S, SESSION_ID
 from pytest_accel.session.device import RANK_END, UNFIT, Unfit, bind_worker, fail_plainly, open_device
 from pytest_accel.session.selection import SELECTION
 from pytest_accel.stats.measurement import Measurement
@@ -137,6 +137,7 @@ class WorkerProcess:
                 f"{order.node_id} was not collected here: do all ranks see the same files?"
             )
         self._config.stash[SESSION_ID] = order.session
+        self._config.stash[PROFILE_ABOVE_S] = order.profile_above_s
         if not selection.ordered:
             bind_worker(self._config, selection.catalogue.parse(order.platform))
         selection.ordered = order.platform

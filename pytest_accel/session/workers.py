@@ -69,6 +69,7 @@ class Workers:
         *,
         fresh: bool,
         nextitem: pytest.Item | None = None,
+        profile_above_s: float | None = None,
     ) -> ItemResult:
         """Run an item on all ranks of its platform; in processes that have run nothing before, if `fresh`.
 
@@ -82,6 +83,7 @@ class Workers:
             session=self._config.stash[SESSION_ID],
             platform=str(platform),
             next_node_id=nextitem.nodeid if nextitem is not None else "",
+            profile_above_s=profile_above_s,
         )
         try:
             with hold_devices(item, settings, platform, progress):

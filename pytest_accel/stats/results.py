@@ -10,7 +10,8 @@ from enum import Enum
 from pytest_accel.stats.baseline_quality import NO_GATE
 from pytest_accel.stats.causes import Cause
 from pytest_accel.stats.environment import Change, Environment
-from pytest_accel.stats.gate import THROUGHPUT, Outcome, Policy, StepTime, Verdict, interval
+from pytest_accel.stats.gate import LOSSES, THROUGHPUT, Outcome, Policy, StepTime, Verdict, interval
+from pytest_accel.stats.kernels import KernelDifference, compare
 from pytest_accel.stats.metric_gates import ANCHOR, ANCHOR_SHARE, shown_name, worst
 from pytest_accel.stats.quantities import counted, percent, seconds
 from pytest_accel.stats.run import Run, Scalar
@@ -179,6 +180,18 @@ class Result:
         return self.work_per_step / interval(self.baseline, Policy()).point_s
 
     @property
+    def has_lost(self) -> bool:
+        """Whether its throughput was judged, and is lost."""
+        return (
+            self.verdict is not None and self.verdict.slowdown is not None and self.verdict.outcome in LOSSES
+        )
+
+    @property
+    def kernels(self) -> KernelDifference | None:
+        """What changed between the kernel tables of its baseline and of this session; None without both."""
+        return kernel_difference(self.baseline, self.runs)
+
+    @property
     def plus_minus(self) -> float:
         return self.step.relative_high if self.noise is None else self.noise
 
@@ -221,6 +234,17 @@ class ScalingPoint:
     @property
     def throughput(self) -> float:
         return self.work_per_step / self.step.point_s
+
+
+def kernel_difference(baseline: Sequence[Run], runs: Sequence[Run]) -> KernelDifference | None:
+    """Compare the newest kernel tables of two groups of runs; None where a side has none."""
+    old, new = (
+        next((run.kernels for run in reversed(side) if run.kernels), None) for side in (baseline, runs)
+    )
+    if old is None or new is None:
+        return None
+    before_s, after_s = (interval(side, Policy()).point_s for side in (baseline, runs))
+    return compare(old, new, before_s=before_s, after_s=after_s)
 
 
 def scaling_figure(against: str, few: ScalingPoint, many: ScalingPoint) -> ScalingFigure:

@@ -9,6 +9,8 @@ from pathlib import PurePosixPath
 from statistics import fmean, median
 from typing import Protocol, TypeAlias
 
+from pytest_accel.stats.kernels import KernelTable
+
 MIN_ROUNDS = 6
 RECORD_RUNS = 5  # of one recording
 MAX_RUNS = 10  # more hardly sharpen the gate (resolution 4.2 s at 5, 3.7 s at 10) and make a diff unreadable
@@ -31,6 +33,7 @@ class Run:
     loss: float | None = None  # after a fixed number of seeded steps: an upgrade may change numerics
     metrics: Mapping[str, float] = field(default_factory=dict)  # further figures; names carry units
     rank_step_s: tuple[float, ...] = ()  # step time of each rank, where there were several
+    kernels: KernelTable | None = None  # of rank 0, where the run was profiled after its rounds
 
     def __post_init__(self) -> None:
         if not self.rounds_s:

@@ -11,6 +11,7 @@ from pytest_accel.report.page import ReportError, read_plotly_js, render_page
 from pytest_accel.stats.gate import Estimate, Outcome
 from pytest_accel.stats.results import Ending, ReferenceFigure, SessionResults
 from pytest_accel.storage.history import trend
+from tests.support.kernels import lost_attention
 from tests.support.results import SESSION, hostile, make_result, make_session, many, nights
 
 MAX_BYTES = 6_000_000  # what mail, CI artifacts and phones take
@@ -118,6 +119,18 @@ OUTSIDE = """
   return each.checkVisibility() && each.getBoundingClientRect().right > frame.getBoundingClientRect().right + 1;
 }).map((each) => `${each.tagName} ${each.className} ${each.textContent.slice(0, 40)}`)
 """
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_loss_opens_to_a_waterfall_and_its_kernels(opened, library, width):
+    page = opened(render_page(make_session([lost_attention()]), plotly_js=library), width=width)
+    details = open_row(page, "800m")
+    details.locator(".plot .waterfalllayer").first.wait_for(state="attached")
+    assert "attention backward" in details.locator(".plot").first.inner_text()
+    assert (
+        details.locator(".scrolled tbody tr").first.locator("td").first.inner_text() == "attention backward"
+    )
+    assert page.evaluate(OUTSIDE) == []
 
 
 def test_row_opens_to_its_plots_words_suspects_and_commands_and_fits_any_width(opened, text):

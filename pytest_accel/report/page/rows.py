@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from pytest_accel.report.columns import COLUMNS as RESULT_COLUMNS
 from pytest_accel.report.columns import units_per_wh
+from pytest_accel.report.kernels import HEADINGS, kernel_rows, waterfall
 from pytest_accel.report.remedies import next_commands
 from pytest_accel.report.terminal import change
 from pytest_accel.report.verdicts import VERDICTS, deciding, in_order, rank, shown_status, status_word
@@ -274,12 +275,19 @@ def details(
         "published": [_reference_details(figure) for figure in result.references if not figure.expected],
         "expected": [_reference_details(figure) for figure in result.references if figure.expected],
         "failed_metrics": failed_metrics(result),
+        "kernels": _kernels(result),
         "metrics": _metrics(result),
         "configuration": [(name, _shown(value)) for name, value in sorted(result.configuration.items())],
         "facts": _facts(result),
         "commands": next_commands(result, command, session, has_past=has_past),
     }
     return {name: value for name, value in content.items() if value}
+
+
+def _kernels(result: Result) -> dict[str, object]:
+    """Return the waterfall of a loss and the table below it; empty without two kernel tables."""
+    found = result.kernels if result.has_lost else None
+    return {"bars": waterfall(found), "headings": HEADINGS, "rows": kernel_rows(found)} if found else {}
 
 
 def _line(line: ReportLine) -> tuple[str, str, str, str, str]:

@@ -24,6 +24,7 @@ from pytest_accel.stats.gate import Estimate, Outcome, Verdict
 from pytest_accel.stats.quantities import si
 from pytest_accel.stats.results import Ending, ReferenceFigure, ReportLine
 from pytest_accel.storage.history import trend
+from tests.support.kernels import lost_attention
 from tests.support.results import (
     FINDINGS,
     HOSTILE,
@@ -228,6 +229,16 @@ def test_credential_on_the_command_line_is_redacted():
     page = read(make_result(), command=("bench_suites", "--token=ghp_0123456789abcdefABCDEF0123456789"))
     assert "ghp_" not in page.text
     assert "<redacted>" in page.text
+
+
+def test_loss_with_kernel_tables_has_a_waterfall_and_its_table():
+    result = lost_attention()
+    found = details(result)["kernels"]
+    (first, then_ms), *bars, (last, now_ms) = found["bars"]
+    assert (first, last) == ("baseline", "now")
+    assert sum(value for _, value in bars) == pytest.approx(now_ms - then_ms)
+    assert found["rows"][0][0] == "attention backward"
+    assert "kernels" not in details(make_result(Outcome.REGRESSED))
 
 
 # --- the table and the details --------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from pytest_accel.session.results import lines_of
 from pytest_accel.stats.baseline_quality import DEFAULT_PRIOR, NoisePrior
 from pytest_accel.stats.gate import Outcome, Policy
 from pytest_accel.storage.history import Point
+from tests.support.kernels import row, table
 from tests.support.measured import make_case
 from tests.support.stored import H200, UPGRADED, baseline, runs
 
@@ -51,6 +52,27 @@ def test_metric_without_tolerance_takes_that_of_noisy_throughput(tmp_path, store
     assert case.gates == {"energy_j": tolerated, "accuracy": 0.02}
     case.judge()
     assert case.metric_verdicts[0].tolerance == tolerated
+
+
+class TestProfiledRuns:
+    """Which fresh run is profiled after its rounds."""
+
+    def test_recording_profiles_its_last_run(self, tmp_path):
+        wanted = [make_case(tmp_path, runs=runs(count), record=3).profile_above_s for count in range(4)]
+        assert wanted == [None, None, 0.0, 0.0]
+
+    def test_repeat_is_profiled_where_it_is_slower_than_half_of_what_is_tolerated(self, tmp_path):
+        baseline(tmp_path, stored=runs(step_s=0.01))
+        case = make_case(tmp_path, runs=runs(1, step_s=0.02), tolerance=0.1)
+        assert case.profile_above_s == pytest.approx(0.0105, rel=0.01)
+
+    def test_one_table_is_enough(self, tmp_path):
+        baseline(tmp_path, stored=runs())
+        profiled = [replace(run, kernels=table(20.0, row("relu", 10.0))) for run in runs(1, step_s=0.02)]
+        assert make_case(tmp_path, runs=profiled).profile_above_s is None
+
+    def test_without_a_baseline_nothing_is_profiled(self, tmp_path):
+        assert make_case(tmp_path, runs=runs(1)).profile_above_s is None
 
 
 def night(loss: float, *step_times_s: float, environment: str = H200.key) -> Point:

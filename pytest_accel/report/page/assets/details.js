@@ -8,6 +8,7 @@ function panel(id) {
     found.numbers && make("p", { class: "numbers wide" }, isolated(found.numbers)),
     make("div", { class: "said wide" }, (found.lines ?? []).map(([word, tone, sign, text, status]) => make("p", null, badge(tone, sign, word, status), make("span", null, isolated(prose(text)))))),
     found.note && make("pre", { class: "wide", tabindex: "0" }, found.note),
+    found.kernels && kernelsBlock(found.kernels),
   ];
   const left = [...(found.failed_metrics ?? []).map(metricBlock), rounds && roundsBlock(rounds), past && pastBlock(past)].filter(Boolean);
   const right = [
@@ -43,6 +44,23 @@ function metricBlock(found) {
   queueMicrotask(() => draw(plot, () => metricFigure(found)));
   const listed = (points) => points.map(([, text]) => text).join(", ");
   return block(found.title, plot, make("p", { class: "caption" }, `A dot is a run. Baseline: ${listed(found.then)}. This session: ${listed(found.now)}.`));
+}
+
+/** What a loss consists of: bars from the baseline's step time to this session's, and the same as a table. */
+function kernelsBlock(found) {
+  const plot = make("div", { class: "plot", role: "img", "aria-label": "Step time from the baseline to this session; the table below has the same changes" });
+  queueMicrotask(() => draw(plot, () => waterfallFigure(found.bars)));
+  const isFigure = (index) => found.headings[index].endsWith(">");
+  const cell = (tag) => (text, index) => make(tag, { class: isFigure(index) ? "right" : null }, isFigure(index) ? text : breakable(text));
+  const cells = (tag, texts) => make("tr", null, texts.map(cell(tag)));
+  const table = make(
+    "table", { class: "small" },
+    make("thead", null, cells("th", found.headings.map((text) => text.replace(/>$/u, "")))), make("tbody", null, found.rows.map((row) => cells("td", row))),
+  );
+  const caption = make("p", { class: "caption" }, "From the baseline's step time to this session's. The axis may begin above zero.");
+  const section = block("Where the time went", plot, caption, make("div", { class: "scrolled", tabindex: "0" }, table));
+  section.classList.add("wide");
+  return section;
 }
 
 const block = (title, ...content) => make("section", null, make("h3", null, title), ...content);

@@ -75,6 +75,32 @@ function metricFigure(found) {
   };
 }
 
+/** Step time from the baseline to this session: a bar an operation. */
+function waterfallFigure(bars) {
+  const last = bars.length - 1;
+  const levels = [bars[0][1]];
+  for (const [, value] of bars.slice(1, last)) levels.push(levels.at(-1) + value);
+  const [low, high] = [Math.min(...levels), Math.max(...levels)];
+  const from = Math.max(0, low - 2 * (high - low)); // a loss of some percent is not to be seen from zero
+  const shown = bars.map(([, value], index) => (index % last ? `${value < 0 ? "" : "+"}${rate(value)}` : rate(value)));
+  return {
+    traces: [
+      {
+        type: "waterfall", x: bars.map((_, index) => index), y: bars.map(([, value]) => value),
+        measure: bars.map((_, index) => (index === 0 ? "absolute" : index === last ? "total" : "relative")),
+        text: bars.map(([name], index) => `${plain(name)}: ${shown[index]} ms`), textposition: "none", hovertemplate: hover,
+        increasing: { marker: { color: colour("bad") } }, decreasing: { marker: { color: colour("good") } },
+        totals: { marker: { color: colour("accent") } }, connector: { line: { color: colour("then"), width: 1 } },
+      },
+    ],
+    layout: {
+      showlegend: false, height: 300, margin: { l: 10, r: 10, t: 10, b: 10 },
+      xaxis: { tickmode: "array", tickvals: bars.map((_, index) => index), ticktext: bars.map(([name]) => short(name, 22)), showgrid: false },
+      yaxis: { title: { text: "ms a step" }, tickformat: "~r", range: [from, high + 0.05 * (high - from)] },
+    },
+  };
+}
+
 /** Beside the plot: inside it would lie over the rounds. */
 function limitLabel(tolerance, y) {
   return label(`tolerance<br>${tolerance}`, { xref: "paper", x: 1, xanchor: "left", xshift: 4, y, yanchor: "middle", align: "left" }, "bad");

@@ -1,0 +1,230 @@
+"""Kernel tables: seconds a step by operation and kernel, and the difference of two of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_accel.stats.causes import Cause
+from pytest_accel.stats.quantities import seconds
+
+MOST_ROWS, MOST_OF_OPERATION = 20, 3  # of a table, which has about 5 KB in a baseline
+OTHER, IDLE = "other operations", "idle"
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_recv", "reduce")
+_SHARE_NAMED = 0.1  # of a loss, from which a change is a cause
+_SHARE_OF_KERNEL = 0.2  # of its operation, from which a kernel that the other table lacks is named
+_SMALL = 0.001  # of all rows: not worth a row
+_COUNT_DIFFERS = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelRow:
+    """One kernel of one operation, a step; on the CPU an operator."""
+
+    operation: str  # "attention backward": stays where a kernel gets another name
+    kernel: str = ""  # empty: several small ones together
+    count: float
+    seconds: float  # while nothing else ran, and its share where other kernels did
+    overlapped_s: float = 0.0  # beside: of collectives and copies, while a kernel computed
+
+    def __post_init__(self) -> None:
+        for name in ("count", "seconds", "overlapped_s"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}: {getattr(self, name)!r} is less than 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelTable:
+    """What a step of one run spent its time on, the most first. Rows and idle time sum to its step time."""
+
+    step_s: float  # of the run's rounds, without the profiler
+    idle_s: float  # nothing ran on the device; on the CPU no operator: Python and waiting
+    rows: tuple[KernelRow, ...]
+    profiled: float  # step time under the profiler over step_s
+
+    @classmethod
+    def of(cls, rows: Iterable[KernelRow], *, step_s: float, profiled_s: float) -> KernelTable:
+        """Make a table that sums to `step_s`: the profiler slows the host down, which lengthens idle time first."""
+        shown = _fold(sorted(rows, key=lambda row: row.seconds, reverse=True))
+        busy_s = math.fsum(row.seconds for row in shown)
+        scale = min(1.0, step_s / busy_s) if busy_s else 1.0
+        return cls(
+            step_s=step_s,
+            idle_s=max(0.0, step_s - busy_s),
+            rows=tuple(
+                KernelRow(
+                    operation=row.operation,
+                    kernel=row.kernel,
+                    count=row.count,
+                    seconds=row.seconds * scale,
+                    overlapped_s=row.overlapped_s * scale,
+                )
+                for row in shown
+            ),
+            profiled=profiled_s / step_s,
+        )
+
+
+def _fold(rows: Sequence[KernelRow]) -> list[KernelRow]:
+    """Fold small rows into one of their operation, and small operations into one."""
+    kept: list[KernelRow] = []
+    folded: dict[str, list[KernelRow]] = {}
+    least_s = _SMALL * math.fsum(row.seconds for row in rows)
+    for row in rows:
+        mates = sum(each.operation == row.operation for each in kept)
+        if len(kept) < MOST_ROWS and mates < MOST_OF_OPERATION and row.seconds >= least_s:
+            kept.append(row)
+        else:
+            folded.setdefault(row.operation if mates else OTHER, []).append(row)
+    return [
+        *kept,
+        *(
+            KernelRow(
+                operation=operation,
+                count=math.fsum(row.count for row in found),
+                seconds=math.fsum(row.seconds for row in found),
+                overlapped_s=math.fsum(row.overlapped_s for row in found),
+            )
+            for operation, found in folded.items()
+            if any(row.seconds for row in found)
+        ),
+    ]
+
+
+# --- the difference of two tables --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelChange:
+    """One operation in two tables, a step."""
+
+    operation: str
+    before_s: float
+    after_s: float
+    calls: tuple[float, float] = (0.0, 0.0)  # of that kernel; zeros where a table has it among its small ones
+    kernel: str = ""  # the one that changed most, or which one took the place of which
+
+    @property
+    def change_s(self) -> float:
+        return self.after_s - self.before_s
+
+    @property
+    def is_collective(self) -> bool:
+        return self.operation.startswith(COLLECTIVES)
+
+    @property
+    def calls_text(self) -> str:
+        """Return how often it ran a step: `6`, or `6 -> 12`; empty where nothing is counted."""
+        old, new = self.calls
+        if not max(old, new):
+            return ""
+        return f"{old:.4g} -> {new:.4g}" if self.calls_differ else f"{new:.4g}"
+
+    @property
+    def calls_differ(self) -> bool:
+        old, new = self.calls
+        return abs(new - old) > _COUNT_DIFFERS * max(old, new)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelDifference:
+    """What changed between two tables, operation by operation, the largest change first.
+
+    The changes of the rows, of the idle time and what is unexplained sum to the measured loss.
+    """
+
+    before_s: float  # step time of all runs, as the gate sees it
+    after_s: float
+    rows: tuple[KernelChange, ...]
+    idle: KernelChange
+
+    @property
+    def loss_s(self) -> float:
+        return self.after_s - self.before_s
+
+    @property
+    def unexplained_s(self) -> float:
+        """The measured loss less that of the two profiled runs."""
+        changes = (change.change_s for change in (*self.rows, self.idle))
+        return math.fsum((self.after_s, -self.before_s, *(-each for each in changes)))
+
+
+def compare(old: KernelTable, new: KernelTable, *, before_s: float, after_s: float) -> KernelDifference:
+    """Align two tables by operation, beside the step times that were measured."""
+    sides = [_by_operation(table.rows) for table in (old, new)]
+    changes = [
+        _change(operation, *(side.get(operation, ()) for side in sides))
+        for operation in {**sides[0], **sides[1]}
+    ]
+    return KernelDifference(
+        before_s=before_s,
+        after_s=after_s,
+        rows=tuple(sorted(changes, key=lambda each: (-abs(each.change_s), each.operation))),
+        idle=KernelChange(operation=IDLE, before_s=old.idle_s, after_s=new.idle_s),
+    )
+
+
+def _by_operation(rows: Iterable[KernelRow]) -> dict[str, tuple[KernelRow, ...]]:
+    found: dict[str, tuple[KernelRow, ...]] = {}
+    for row in rows:
+        found[row.operation] = (*found.get(row.operation, ()), row)
+    return found
+
+
+def _change(operation: str, old: Sequence[KernelRow], new: Sequence[KernelRow]) -> KernelChange:
+    before, after = ({row.kernel: row for row in side} for side in (old, new))
+    changes = {
+        name: abs(_seconds(after.get(name)) - _seconds(before.get(name)))
+        for name in {**before, **after}
+        if name
+    }
+    shown = max(changes, key=lambda name: changes[name], default="")
+    gone, came = _only_in(before, after), _only_in(after, before)
+    if gone and came:
+        shown = f"{gone} -> {came} (other kernel)"
+    rows = before.get(gone if came else shown), after.get(came if gone else shown)
+    return KernelChange(
+        operation=operation,
+        before_s=math.fsum(row.seconds for row in old),
+        after_s=math.fsum(row.seconds for row in new),
+        calls=(rows[0].count, rows[1].count) if rows[0] and rows[1] else (0, 0),
+        kernel=shown,
+    )
+
+
+def _seconds(row: KernelRow | None) -> float:
+    return row.seconds if row else 0.0
+
+
+def _only_in(here: Mapping[str, KernelRow], there: Mapping[str, KernelRow]) -> str:
+    """Return the largest kernel that the other side lacks; empty where it is a small part of its operation."""
+    least = _SHARE_OF_KERNEL * math.fsum(row.seconds for row in here.values())
+    missing = [name for name, row in here.items() if name and name not in there and row.seconds >= least]
+    return max(missing, key=lambda name: here[name].seconds, default="")
+
+
+def kernel_causes(found: KernelDifference) -> tuple[Cause, ...]:
+    """Return the changes that explain at least a tenth of a loss each, the largest first; none where nothing was lost."""
+    if found.loss_s <= 0:
+        return ()
+    whole = math.log(found.after_s / found.before_s)
+    changes = sorted((*found.rows, found.idle), key=lambda each: each.change_s, reverse=True)
+    return tuple(
+        Cause(
+            kind="collectives" if each.is_collective else "kernels",
+            text=_cause_text(each),
+            explained=each.change_s / found.loss_s * whole,
+        )
+        for each in changes
+        if each.change_s >= _SHARE_NAMED * found.loss_s
+    )
+
+
+def _cause_text(change: KernelChange) -> str:
+    moved = f"{seconds(change.before_s)} -> {seconds(change.after_s)} a step"
+    if change.operation == IDLE:
+        return f"{moved} without a kernel or an operator: Python, launching, waiting"
+    calls = f", {change.calls_text} calls" if change.calls_differ else ""
+    kernel = f": {change.kernel}" if change.kernel else ""
+    return f"{change.operation} {moved}{calls}{kernel}"

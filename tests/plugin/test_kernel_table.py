@@ -1,0 +1,46 @@
+"""A benchmark that lost names the operator that got slower."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_accel.cli import main
+from pytest_accel.storage.results import read_results
+
+SUITE = """
+    def test_step(accel):
+        import torch  # in its worker alone: no process can import it twice
+
+        x = torch.randn(64, 64)
+        model = torch.nn.Linear(64, 64)
+
+        def step():
+            y = torch.relu(model(x))
+            for _ in range(int(os.environ.get("SOFTMAXES", "1"))):
+                y = torch.softmax(y, -1)
+            y.sum().backward()
+
+        measure(accel, step)
+"""
+
+
+@pytest.mark.slow
+def test_loss_is_explained_by_the_operator_that_got_slower(bench, monkeypatch, capsys):
+    bench.write(SUITE)
+    assert bench.run_with_workers("--accel-record=2").ret == 0
+    first, last = bench.entry("test_step")["runs"]
+    assert "kernels" not in first
+    assert last["kernels"]["rows"]
+
+    content = bench.load_baseline()
+    for run in (first, last):  # so that it lost, whatever this machine was busy with
+        run["rounds_s"] = [bench.FASTER * seconds for seconds in run["rounds_s"]]
+    content["benchmarks"]["test_suite.py::test_step"]["runs"] = [first, last]
+    bench.save_baseline(content)
+    monkeypatch.setenv("SOFTMAXES", "100")
+    lost = bench.run_with_workers("--accel-json=lost.json")
+    assert lost.ret == pytest.ExitCode.TESTS_FAILED
+    (result,) = read_results(bench.path("lost.json")).results
+    assert {each.operation for each in result.kernels.rows[:2]} == {"softmax", "softmax backward"}
+    assert main(["explain", str(bench.path("lost.json"))]) == 0
+    assert "cause: softmax" in capsys.readouterr().out

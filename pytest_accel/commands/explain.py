@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,23 +54,17 @@ def _chosen(results: Sequence[Result], name: str | None) -> list[Result]:
 
 
 def _lines(result: Result) -> Iterator[str]:
-    from pytest_accel.report.terminal import line_text
-    from pytest_accel.stats.environment import describe
-    from pytest_accel.stats.kernels import kernel_causes
-    from pytest_accel.stats.quantities import counted, percent, seconds
+    from pytest_accel.report.terminal import explanation, line_text
+    from pytest_accel.stats.causes import lost
+    from pytest_accel.stats.quantities import counted, seconds
 
     for line in result.lines:
         yield line_text(result.label if line.status else "", line)
-    if changes := describe(result.changes):
-        yield f"changed since the baseline: {changes}"
+    yield from explanation(result.causes, lost(result.verdict), result.changes)
     if ranks_s := result.runs[-1].rank_step_s if result.runs else ():
         slowest_s = max(ranks_s)
         slowest = f"rank {ranks_s.index(slowest_s)}, {seconds(slowest_s)} a step"
         yield f"slowest of {counted(len(ranks_s), 'rank')}: {slowest} (the fastest {seconds(min(ranks_s))})"
-    if found := result.kernels:
-        whole = math.log(found.after_s / found.before_s)
-        for cause in kernel_causes(found):
-            yield f"cause: {cause.text}; explains {percent((cause.explained or 0.0) / whole, 0)} of the loss"
 
 
 def _table(result: Result) -> list[str]:

@@ -15,7 +15,7 @@ from pytest_accel.options import Settings
 from pytest_accel.platforms.catalogue import PlatformName
 from pytest_accel.session.device import WAITED_S, WARMING_S, Unfit
 from pytest_accel.stats.baseline_quality import DEFAULT_PRIOR, BaselineQuality, FrozenTolerance, NoisePrior
-from pytest_accel.stats.causes import Cause, causes_of
+from pytest_accel.stats.causes import Cause, causes_of, kernel_causes
 from pytest_accel.stats.comparison import configuration_changes
 from pytest_accel.stats.environment import Change, Environment, describe, diff, diff_identity
 from pytest_accel.stats.gate import Outcome, Policy, Verdict, interval, slowest_loss, summaries
@@ -35,6 +35,7 @@ from pytest_accel.stats.results import (
     ScalingFigure,
     Status,
     describe_loss_change,
+    kernel_difference,
     worst_status,
 )
 from pytest_accel.stats.run import Run, baseline_key, both_keys, is_real
@@ -378,11 +379,13 @@ class Case:
 
     def causes(self) -> tuple[Cause, ...]:
         """Return what explains the loss of its throughput."""
-        return (
-            causes_of(self.verdict, self.comparable_runs(), self.runs, self.changes())
-            if self.measurements
-            else ()
-        )
+        if not self.measurements or self.verdict is None:
+            return ()
+        stored = self.comparable_runs()
+        where: tuple[Cause, ...] = ()
+        if self.verdict.outcome is Outcome.REGRESSED and (moved := kernel_difference(stored, self.runs)):
+            where = kernel_causes(moved)
+        return causes_of(self.verdict, stored, self.runs, self.changes(), where)
 
     def loss_change(self) -> str:
         """Describe a loss after seeded steps that differs from the baseline's; empty where it does not."""

@@ -25,6 +25,7 @@ from pytest_accel.stats.gate import (
     t_quantile,
     unit_standard_error,
 )
+from pytest_accel.stats.kernels import IDLE, KernelChange, KernelDifference
 from pytest_accel.stats.metric_gates import total_slowdown
 from pytest_accel.stats.quantities import percent, seconds
 from pytest_accel.stats.run import Run
@@ -133,24 +134,18 @@ def find_causes(
     for explain in (_loader, _cpu_wait, _sm_clock, _memory_clock, _cpu_clock):
         if (each := explain(sides)) is not None:
             take(each.cause, loss * each.lost_s / sides.lost_s)
-    is_open, is_unknown = (
-        rest >= _LEAST_SHARE * loss,
-        not causes,
-    )  # what follows says where time goes, and not why
+    setting = _setting(sides, changes) if rest >= _LEAST_SHARE * loss else None
+    if setting is not None and all(is_setting(each.name) for each in changes):
+        take(setting, rest)  # nothing else is known to have changed; kernels say where, and not why
+    elif setting is not None:
+        causes.append(setting)
     for cause in found:
         take(cause, cause.explained or 0.0)
-    setting, only = (_setting(sides, changes) if is_open else None), False
-    if setting is not None and (only := all(is_setting(each.name) for each in changes)):
-        take(setting, rest)
-    if setting is not None and not any(each.kind == setting.kind for each in causes):
-        causes.append(setting)
     if (each := _launch(sides)) is not None:
         take(each.cause, loss * each.lost_s / sides.lost_s)
-    causes += [cause for cause in found if cause.explained is None]
     if not causes and (suspect := _other_load(sides)):
         causes.append(suspect)
-    first = "environment" if only and is_unknown else ""  # nothing else changed: above where the time went
-    return tuple(sorted(causes, key=lambda each: (each.kind != first, -(each.explained or 0))))
+    return tuple(sorted(causes, key=lambda each: -(each.explained or 0)))
 
 
 # --- where it shows -----------------------------------------------------------------------------------
@@ -431,6 +426,35 @@ def _loader(sides: _Sides) -> _Found | None:
     text = f"the loader makes a batch in {seconds(moved.now)}, {seconds(moved.before)}{_IN_THE_BASELINE}"
     remedy = "look at the disk, and at the CPUs of its workers; more workers=, decode='device'"
     return _Found(Cause(kind="loader", text=text, remedy=remedy), lost_s)
+
+
+# --- kernels ------------------------------------------------------------------------------------------
+
+
+def kernel_causes(found: KernelDifference) -> tuple[Cause, ...]:
+    """Return the changes that explain at least a tenth of a loss each, the largest first; none where nothing was lost."""
+    if found.loss_s <= 0:
+        return ()
+    whole = math.log(found.after_s / found.before_s)
+    changes = sorted((*found.rows, found.idle), key=lambda each: each.change_s, reverse=True)
+    return tuple(
+        Cause(
+            kind="collectives" if each.is_collective else "kernels",
+            text=_cause_text(each),
+            explained=each.change_s / found.loss_s * whole,
+        )
+        for each in changes
+        if each.change_s >= _LEAST_SHARE * found.loss_s
+    )
+
+
+def _cause_text(change: KernelChange) -> str:
+    moved = f"{seconds(change.before_s)} -> {seconds(change.after_s)} a step"
+    if change.operation == IDLE:
+        return f"{moved} without a kernel or an operator: Python, launching, waiting"
+    calls = f", {change.calls_text} calls" if change.calls_differ else ""
+    kernel = f": {change.kernel}" if change.kernel else ""
+    return f"{change.operation} {moved}{calls}{kernel}"
 
 
 # --- the environment ----------------------------------------------------------------------------------

@@ -6,13 +6,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_accel.stats.causes import Cause
-from pytest_accel.stats.quantities import seconds
-
 MOST_ROWS, MOST_OF_OPERATION = 20, 3  # of a table, which has about 5 KB in a baseline
 OTHER, IDLE = "other operations", "idle"
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_recv", "reduce")
-_SHARE_NAMED = 0.1  # of a loss, from which a change is a cause
 _SHARE_OF_KERNEL = 0.2  # of its operation, from which a kernel that the other table lacks is named
 _SMALL = 0.001  # of all rows: not worth a row
 _COUNT_DIFFERS = 0.01
@@ -202,29 +198,3 @@ def _only_in(here: Mapping[str, KernelRow], there: Mapping[str, KernelRow]) -> s
     least = _SHARE_OF_KERNEL * math.fsum(row.seconds for row in here.values())
     missing = [name for name, row in here.items() if name and name not in there and row.seconds >= least]
     return max(missing, key=lambda name: here[name].seconds, default="")
-
-
-def kernel_causes(found: KernelDifference) -> tuple[Cause, ...]:
-    """Return the changes that explain at least a tenth of a loss each, the largest first; none where nothing was lost."""
-    if found.loss_s <= 0:
-        return ()
-    whole = math.log(found.after_s / found.before_s)
-    changes = sorted((*found.rows, found.idle), key=lambda each: each.change_s, reverse=True)
-    return tuple(
-        Cause(
-            kind="collectives" if each.is_collective else "kernels",
-            text=_cause_text(each),
-            explained=each.change_s / found.loss_s * whole,
-        )
-        for each in changes
-        if each.change_s >= _SHARE_NAMED * found.loss_s
-    )
-
-
-def _cause_text(change: KernelChange) -> str:
-    moved = f"{seconds(change.before_s)} -> {seconds(change.after_s)} a step"
-    if change.operation == IDLE:
-        return f"{moved} without a kernel or an operator: Python, launching, waiting"
-    calls = f", {change.calls_text} calls" if change.calls_differ else ""
-    kernel = f": {change.kernel}" if change.kernel else ""
-    return f"{change.operation} {moved}{calls}{kernel}"

@@ -11,7 +11,8 @@ import pytest
 from pytest_accel.measure.device import CudaDevice
 from pytest_accel.measure.profile import profile_step
 from pytest_accel.measure.rounds import ALONE, timed_block
-from pytest_accel.stats.kernels import compare, kernel_causes
+from pytest_accel.stats.causes import kernel_causes
+from pytest_accel.stats.kernels import compare
 
 
 def say(text):

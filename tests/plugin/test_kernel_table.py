@@ -32,15 +32,10 @@ def test_loss_is_explained_by_the_operator_that_got_slower(bench, monkeypatch, c
     assert "kernels" not in first
     assert last["kernels"]["rows"]
 
-    content = bench.load_baseline()
-    for run in (first, last):  # so that it lost, whatever this machine was busy with
-        run["rounds_s"] = [bench.FASTER * seconds for seconds in run["rounds_s"]]
-    content["benchmarks"]["test_suite.py::test_step"]["runs"] = [first, last]
-    bench.save_baseline(content)
-    monkeypatch.setenv("SOFTMAXES", "100")
+    monkeypatch.setenv("SOFTMAXES", "300")
     lost = bench.run_with_workers("--accel-json=lost.json")
     assert lost.ret == pytest.ExitCode.TESTS_FAILED
     (result,) = read_results(bench.path("lost.json")).results
     assert {each.operation for each in result.kernels.rows[:2]} == {"softmax", "softmax backward"}
     assert main(["explain", str(bench.path("lost.json"))]) == 0
-    assert "cause: softmax" in capsys.readouterr().out
+    assert any(line.split()[:2] in (["cause", "softmax"],) for line in capsys.readouterr().out.splitlines())

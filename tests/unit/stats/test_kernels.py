@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_accel.report.kernels import kernel_rows, waterfall
+from pytest_accel.stats.causes import kernel_causes
 from pytest_accel.stats.kernels import (
     IDLE,
     MOST_OF_OPERATION,
@@ -17,7 +18,6 @@ from pytest_accel.stats.kernels import (
     KernelRow,
     KernelTable,
     compare,
-    kernel_causes,
 )
 from tests.support.kernels import RENAMED, row, table
 

@@ -18,7 +18,6 @@ from pytest_accel.distributed.processes import (
     STACKS,
     RankSpec,
     WorkerError,
-    die_with_parent,
     disable_core_dump,
 )
 from pytest_accel.options import OPTIONS, WORKER_VARIABLE
@@ -62,7 +61,6 @@ def begin_rank() -> RankConnection:
     written from C, so also while native code does not return to Python; then the signal ends the process.
     """
     place = decode(RankSpec, json.loads(os.environ.pop(WORKER_VARIABLE)))
-    die_with_parent()
     disable_core_dump()
     stacks = Path(place.folder, STACKS).open("wb")  # noqa: SIM115 - the handler writes into it
     faulthandler.register(signal.SIGTERM, file=stacks, all_threads=True, chain=True)

@@ -125,6 +125,21 @@ def remove_temporaries(target: Path, *, older_than_s: float = 0.0) -> None:
                     Path(entry.path).unlink()
 
 
+def is_abandoned(path: Path) -> bool:
+    """Return whether no process holds the lock of a file or folder: the kernel releases it when its owner dies."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # held, or a file system without locks
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
 def is_special_file(path: Path) -> bool:
     """Return whether something other than a regular file is there: /dev/stdout, a FIFO."""
     return path.exists() and not path.is_file()

@@ -21,6 +21,8 @@ def test_step(accel):
     note("measured", os.getpid())
 """
 
+DAEMON = 'subprocess.Popen(["sleep", "600"], env={}, start_new_session=True)'
+
 
 def interrupt(process, number=signal.SIGINT) -> str:
     """Send a signal to pytest alone, as `kill` and a batch system do; its output."""
@@ -121,24 +123,34 @@ def test_interrupted_update_leaves_the_old_baseline(bench):
     assert "(1 run) is kept in" in output
 
 
-def test_workers_end_with_a_killed_session(bench):
-    bench.write(HANGS_SECOND)
+def test_killed_session_leaves_no_process_and_no_folder(bench, monkeypatch):
+    """Not even a child of a worker with nothing in its environment and a session of its own."""
+    temporary = bench.path("tmp")
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    bench.write(
+        f"import subprocess\n\nDAEMON = {DAEMON!r}\n{HANGS_SECOND}".replace(
+            "while True", "exec(DAEMON)\n        while True"
+        )
+    )
     process = bench.start("--accel-record=2")
     bench.wait_for("hanging", process)
     process.kill()
     process.wait()
     assert bench.left_behind() == []
+    assert list(temporary.glob("pytest-accel-rank-*")) == []
 
 
-def test_children_of_a_worker_end_with_it(bench):
+@pytest.mark.parametrize("child", ['subprocess.Popen(["sleep", "600"])', DAEMON])
+def test_children_of_a_worker_end_with_it(bench, child):
     bench.write(
-        """
+        f"""
         import subprocess
 
         def test_step(accel):
             measure(accel)
             if FRESH:
-                subprocess.Popen(["sleep", "600"])
+                {child}
         """
     )
     bench.run("--accel-record=1").assert_outcomes(passed=1)

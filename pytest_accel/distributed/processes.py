@@ -299,6 +299,11 @@ class ReservedPort:
         self._socket.close()
 
 
+def listen_on_loopback(port: int) -> int:
+    """Return a descriptor for the server of a TCPStore that other machines do not reach."""
+    return socket.create_server((LOOPBACK, port)).detach()
+
+
 @cache  # once for each temporary folder
 def _remove_abandoned_folders(temporary: str) -> None:
     """Remove folders of ranks whose session and supervisor were killed."""

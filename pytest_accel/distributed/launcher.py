@@ -39,6 +39,7 @@ from pytest_accel.distributed.processes import (
     ReservedPort,
     WorkerError,
     end_processes,
+    listen_on_loopback,
 )
 from pytest_accel.options import GROUP_ID_VARIABLE, WORKER_VARIABLE
 from pytest_accel.platforms.devices import DetectedDevice
@@ -183,15 +184,17 @@ def open_store(launched: LauncherRank, rendezvous_s: float) -> Any:  # noqa: ANN
     from torch.distributed import DistError, TCPStore
 
     hosting = launched.rank == 0 and not launched.agent_store
+    local = launched.nodes == 1 and not launched.agent_store
     try:
         return TCPStore(
-            launched.master_host,
+            LOOPBACK if local else launched.master_host,
             launched.master_port,
             is_master=hosting,
             wait_for_workers=False,
             timeout=timedelta(seconds=rendezvous_s),
+            master_listen_fd=listen_on_loopback(launched.master_port) if hosting and local else None,
         )
-    except DistError as error:
+    except (DistError, OSError) as error:
         reason = str(error).splitlines()[0].rstrip(". ")
         if hosting:
             raise WorkerError(

@@ -321,8 +321,9 @@ def test_missing_launcher_rank_is_named_with_its_node(world, opened):
         ranks.wait()
 
 
-def test_port_in_use_is_reported_with_the_remedy(world):
-    two = world(1, 1)
+@pytest.mark.parametrize("sizes", [(1, 1), (2,)])
+def test_port_in_use_is_reported_with_the_remedy(world, sizes):
+    two = world(*sizes)
     with socket.create_server(("", two.port)), pytest.raises(WorkerError, match="MASTER_PORT=") as error:
         LauncherRanks(two.launcher_rank(), rendezvous_s=5)
     assert str(two.port) in str(error.value)

@@ -23,8 +23,6 @@ from pytest_accel.distributed.processes import (
 from pytest_accel.options import OPTIONS, WORKER_VARIABLE
 from pytest_accel.storage.codec import decode
 
-_CALL_S = 30.0  # to connect: the session listens already
-
 
 class RankConnection:
     """Receives orders and sends answers."""
@@ -66,7 +64,9 @@ def begin_rank() -> RankConnection:
     faulthandler.register(signal.SIGTERM, file=stacks, all_threads=True, chain=True)
     hello = {"rank": place.rank}
     try:
-        connection = call(place.host, place.port, token=place.token, hello=hello, timeout_s=_CALL_S)
+        connection = call(
+            place.host, place.port, token=place.token, hello=hello, timeout_s=place.rendezvous_s
+        )
     except ConnectionLost as error:
         who = name_ranks([place.rank], place.size)
         raise WorkerError(f"{who} cannot reach its session: {error}") from None

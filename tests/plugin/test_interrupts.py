@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import resource
 import signal
 import time
 import types
@@ -197,6 +198,23 @@ def test_repeat_that_goes_wrong_is_a_failure_that_says_how(bench):
     assert messages[2] == "failed in a fresh process: RuntimeError: only the second time"
     assert "no memory left" in messages[3]
     assert "slower (at least" in messages[4]
+
+
+def test_full_disk_fails_a_recording_and_loses_no_run(bench):
+    """A limit on the size of files stands for it: no file has room for a baseline or its runs."""
+    bench.benchmarks("test_a", "test_b")
+    bench.baseline(test_a=bench.SAME)
+    before = bench.baseline_path.read_bytes()
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    process = bench.start("--accel-update", "--accel-record=1", "--accel-reason=try", "--accel-json=out.json")
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (1024, most))
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == pytest.ExitCode.TESTS_FAILED, output
+    assert "2 failed" in output
+    assert "INTERNALERROR" not in output
+    assert output.count("cannot be written: File too large") == 2
+    assert output.count("follows, since no temporary folder has room for it:") == 2
+    assert bench.baseline_path.read_bytes() == before
 
 
 def test_hanging_worker_is_stopped_at_the_deadline_with_its_stack(bench, monkeypatch):

@@ -44,6 +44,24 @@ def test_interrupted_recording_keeps_finished_runs(bench):
     assert bench.left_behind() == []
 
 
+def test_second_interrupt_does_not_disturb_the_end(bench):
+    """pytest is still formatting the first one, as after half a second."""
+    bench.write(HANGS_SECOND)
+    bench.path("conftest.py").write_text(
+        "import os, signal\n\n"
+        "def pytest_keyboard_interrupt():\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n\n"
+        "def pytest_sessionfinish():\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+    )
+    process = bench.start("--accel-record=3")
+    bench.wait_for("hanging", process)
+    output = interrupt(process)
+    assert process.returncode == pytest.ExitCode.INTERRUPTED, output
+    assert "Traceback" not in output
+    assert "recorded 1 run" in output
+
+
 def test_pending_reports_are_logged_when_repeats_are_interrupted(bench):
     bench.write(
         """

@@ -227,10 +227,11 @@ def secret_folder(launched: LauncherRank) -> Path:
 def write_secret(folder: Path, secret: str) -> Path:
     """Write a secret that only this user can read: whoever reaches the store can read what is in there."""
     path = folder / f"{_SECRET}{secrets.token_hex(8)}"
-    try:
-        for old in folder.glob(f"{_SECRET}*"):  # of killed sessions
+    for old in folder.glob(f"{_SECRET}*"):  # of killed sessions
+        with suppress(OSError):  # of another user, or removed meanwhile
             if time.time() - old.stat().st_mtime > _SECRET_S:
-                old.unlink(missing_ok=True)
+                old.unlink()
+    try:
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:  # noqa: PTH123 - a descriptor has no Path
             file.write(secret)
     except OSError as error:

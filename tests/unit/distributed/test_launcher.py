@@ -415,6 +415,16 @@ def test_secret_that_others_could_know_is_refused_with_the_remedy(tmp_path, chan
         read_secret(tmp_path, path.name)
 
 
+def test_old_secrets_are_removed_where_they_can_be(tmp_path):
+    old, in_the_way = write_secret(tmp_path, "of a killed session"), tmp_path / ".pytest-accel-secret-folder"
+    in_the_way.mkdir()
+    for each in (old, in_the_way):
+        os.utime(each, (0, 0))
+    assert set(tmp_path.iterdir()) == {old, in_the_way}
+    new = write_secret(tmp_path, "new")
+    assert set(tmp_path.iterdir()) == {new, in_the_way}
+
+
 def test_killed_launcher_rank_is_named_and_its_rank_ends(world, opened):
     two = world(2)
     two.start(1)

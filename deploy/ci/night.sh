@@ -61,8 +61,9 @@ platform=${ACCEL_PLATFORM:-}
 record=${ACCEL_RECORD:-auto} doctor=${ACCEL_DOCTOR:-show}
 one_of ACCEL_RECORD "$record" auto always never
 one_of ACCEL_DOCTOR "$doctor" show require off
-compile=${ACCEL_COMPILE:-0}
+compile=${ACCEL_COMPILE:-0} runs=${ACCEL_RUNS:-5} # bash computes with them: what is no number might run a command
 [[ $compile =~ ^[0-9]{1,3}$ ]] || refuse "ACCEL_COMPILE: '$compile' is not a number. Write how many benchmarks to compile side by side, such as 8."
+[[ $runs =~ ^([1-9]|10)$ ]] || refuse "ACCEL_RUNS: '$runs' is not a number of runs. Write one from 1 to 10, such as 5."
 # Lines are blanks too: `read` has then met no end of its own, and says so.
 read -r -d '' -a suites <<<"${ACCEL_SUITES:-bench_suites}" || true
 read -r -d '' -a launcher <<<"${ACCEL_LAUNCHER:-}" || true
@@ -119,7 +120,7 @@ rm -rf -- "$out"/{doctor.txt,results.json,junit.xml,summary.md,report.html,chang
 
 # --- judge or record --------------------------------------------------------------------------------------
 
-runs=${ACCEL_RUNS:-5} marker=$state/recording-$platform nothing_recorded='' completing=''
+marker=$state/recording-$platform nothing_recorded='' completing=''
 recorded=("$baselines/$variant"/*.json) # the pattern itself, where there is none
 if [[ ! -e ${recorded[0]} ]]; then
     nothing_recorded=1

@@ -18,14 +18,18 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import signal
 import socket
+import stat
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Literal
 
 from pytest_accel.distributed.group import name_ranks
@@ -39,8 +43,9 @@ from pytest_accel.distributed.processes import (
     ReservedPort,
     WorkerError,
     end_processes,
+    listen_on_loopback,
 )
-from pytest_accel.options import GROUP_ID_VARIABLE, WORKER_VARIABLE
+from pytest_accel.options import GROUP_ID_VARIABLE, SECRET_VARIABLE, WORKER_VARIABLE
 from pytest_accel.platforms.devices import DetectedDevice
 from pytest_accel.stats.quantities import counted
 from pytest_accel.storage.codec import decode, encode
@@ -56,6 +61,13 @@ _PARTING_S = 20.0  # for launcher rank 0 to end once it has dismissed the others
 _KEY = "pytest-accel/ranks/{}"  # of the address of launcher rank 0, by attempt
 _PORTS = range(20000, 32000)  # below the ports that Linux gives to outgoing connections (from 32768)
 _STEP_STRIDE = 101  # so that following jobs and following steps of one job do not meet at one port
+_SECRET = ".pytest-accel-secret-"  # noqa: S105 - of its file's name
+_SECRET_S = 3600.0  # after which every rendezvous is over
+_SECRET_CHARACTERS = 1000
+_SECRET_REMEDY = (
+    "Ranks show by a secret that they belong together: start them in a folder that all nodes share, or set "
+    f"{SECRET_VARIABLE} to one secret in the environment of all ranks."
+)
 _LIKE_TORCHRUN = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}
 
 
@@ -183,15 +195,17 @@ def open_store(launched: LauncherRank, rendezvous_s: float) -> Any:  # noqa: ANN
     from torch.distributed import DistError, TCPStore
 
     hosting = launched.rank == 0 and not launched.agent_store
+    local = launched.nodes == 1 and not launched.agent_store
     try:
         return TCPStore(
-            launched.master_host,
+            LOOPBACK if local else launched.master_host,
             launched.master_port,
             is_master=hosting,
             wait_for_workers=False,
             timeout=timedelta(seconds=rendezvous_s),
+            master_listen_fd=listen_on_loopback(launched.master_port) if hosting and local else None,
         )
-    except DistError as error:
+    except (DistError, OSError) as error:
         reason = str(error).splitlines()[0].rstrip(". ")
         if hosting:
             raise WorkerError(
@@ -203,6 +217,43 @@ def open_store(launched: LauncherRank, rendezvous_s: float) -> Any:  # noqa: ANN
             f"{launched.title}: no store at {where} within {rendezvous_s:g} s: {reason}. If that is not the node of rank 0, "
             "set MASTER_ADDR in the environment of all ranks."
         ) from None
+
+
+def secret_folder(launched: LauncherRank) -> Path:
+    """Return the folder for the secret of a session: all ranks see it, as they see the same tests."""
+    return Path(tempfile.gettempdir()) if launched.nodes == 1 else Path.cwd()
+
+
+def write_secret(folder: Path, secret: str) -> Path:
+    """Write a secret that only this user can read: whoever reaches the store can read what is in there."""
+    path = folder / f"{_SECRET}{secrets.token_hex(8)}"
+    for old in folder.glob(f"{_SECRET}*"):  # of killed sessions
+        with suppress(OSError):  # of another user, or removed meanwhile
+            if time.time() - old.stat().st_mtime > _SECRET_S:
+                old.unlink()
+    try:
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:  # noqa: PTH123 - a descriptor has no Path
+            file.write(secret)
+    except OSError as error:
+        raise WorkerError(f"{path}: {error.strerror}. {_SECRET_REMEDY}") from None
+    read_secret(folder, path.name)
+    return path
+
+
+def read_secret(folder: Path, name: str) -> str:
+    """Return the secret of launcher rank 0, whose name in the store anybody may have written."""
+    if not name and os.environ.get(SECRET_VARIABLE):
+        return os.environ[SECRET_VARIABLE]
+    path, problem = folder / Path(name).name, "is not a file that this user alone can read"
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:  # noqa: PTH123 - as above
+            facts = os.fstat(file.fileno())
+            private = facts.st_uid == os.geteuid() and not stat.S_IMODE(facts.st_mode) & 0o077
+            if name.startswith(_SECRET) and stat.S_ISREG(facts.st_mode) and private:
+                return file.read(_SECRET_CHARACTERS)
+    except (OSError, UnicodeDecodeError) as error:
+        problem = getattr(error, "strerror", "") or problem
+    raise WorkerError(f"{path}: {problem}. {_SECRET_REMEDY}")
 
 
 # --- launcher rank 0 --------------------------------------------------------------------------------------
@@ -263,12 +314,18 @@ class LauncherRanks:
         self.address = "" if launched.nodes > 1 else LOOPBACK
         self.host = launched.master_host if launched.nodes > 1 else LOOPBACK
         self.deadline = time.monotonic() + rendezvous_s  # for all to connect
-        self._listener = listener = Listener(self.address)
+        given = os.environ.get(SECRET_VARIABLE, "")
+        self._listener = listener = Listener(self.address, given)
+        self._secret: Path | None = None
         try:
+            if not given:
+                self._secret = write_secret(secret_folder(launched), listener.token)
             self._store = open_store(launched, rendezvous_s)  # serves latecomers as long as it lives
-            address = {"host": self.host, "port": listener.port, "token": listener.token}
+            name = self._secret.name if self._secret else ""
+            address = {"host": self.host, "port": listener.port, "secret": name}
             self._store.set(_KEY.format(launched.attempt), json.dumps(address))
         except BaseException:
+            self._remove_secret()
             listener.close()
             raise
         self._others: dict[int, _OtherRank] = {}
@@ -335,6 +392,7 @@ class LauncherRanks:
             if with_this_process and not other.gone:
                 os.dup(other.connection.fileno())  # never closed here
             other.connection.close()
+        self._remove_secret()
         self._listener.close()
         self._store = None
 
@@ -343,7 +401,15 @@ class LauncherRanks:
         for connection, hello in self._listener.arrived():
             inventory = decode(Inventory, hello)
             self._others[inventory.rank] = _OtherRank(connection=connection, inventory=inventory)
-        return [rank for rank in range(1, self.launched.world_size) if rank not in self._others]
+        missing = [rank for rank in range(1, self.launched.world_size) if rank not in self._others]
+        if not missing:
+            self._remove_secret()
+        return missing
+
+    def _remove_secret(self) -> None:
+        secret, self._secret = self._secret, None
+        if secret is not None:
+            secret.unlink(missing_ok=True)
 
 
 def choose_ranks(by_node: Mapping[int, Sequence[int]], spec: RankSpec, launcher: str) -> list[int]:
@@ -467,15 +533,13 @@ def _connect(launched: LauncherRank, rendezvous_s: float, seen: Inventory) -> Co
         key = _KEY.format(launched.attempt)
         store.wait([key], timedelta(seconds=max(deadline - time.monotonic(), 1.0)))
         address = json.loads(store.get(key))
+        token = read_secret(secret_folder(launched), address["secret"])
     except DistError:
         raise WorkerError(f"{launched.title}: rank 0 did not come within {rendezvous_s:g} s") from None
     finally:
         signal.signal(signal.SIGINT, before)
-    left_s = max(deadline - time.monotonic(), 1.0)
     try:
-        return call(
-            address["host"], address["port"], token=address["token"], hello=encode(seen), timeout_s=left_s
-        )
+        return call(address["host"], address["port"], token=token, hello=encode(seen), timeout_s=rendezvous_s)
     except ConnectionLost as error:
         raise WorkerError(f"{launched.title}: rank 0 cannot be reached: {error}") from None
 

@@ -1,6 +1,11 @@
 """JSON lines over TCP between a session and its ranks.
 
-Plain JSON and no pickle: what arrives is data and never code. A caller must know the token; others are dropped.
+Plain JSON and no pickle: what arrives is data and never code. Both ends prove that they know the token, which is never sent:
+
+    caller                                  listener
+                                <-- a challenge
+    hello, a challenge, proof -->
+                                <-- proof
 """
 
 from __future__ import annotations
@@ -11,6 +16,7 @@ import secrets
 import socket
 import struct
 import threading
+import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -109,16 +115,16 @@ class Connection:
 
 
 class Listener:
-    """Accepts ranks; a caller is accepted when its first message carries the token."""
+    """Accepts ranks; a caller is accepted when its first message proves that it knows the token."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, token: str = "") -> None:
         """Listen on an IPv4 address of this machine; the empty one is all of them, IPv6 too."""
-        self.token = secrets.token_hex(16)
+        self.token = token or secrets.token_hex(16)
         dual = not address and socket.has_dualstack_ipv6()
         family = socket.AF_INET6 if dual else socket.AF_INET
         self._socket = socket.create_server((address, 0), family=family, dualstack_ipv6=dual)
         self._socket.settimeout(0)
-        self._callers: list[Connection] = []  # that have not shown the token yet
+        self._callers: dict[Connection, str] = {}  # that have not answered their challenge yet
 
     @property
     def port(self) -> int:
@@ -130,20 +136,26 @@ class Listener:
         return [self._socket, *self._callers]
 
     def arrived(self) -> list[tuple[Connection, Message]]:
-        """Return new callers with their hello (without the token); never waits."""
+        """Return new callers with their hello; never waits."""
         with suppress(OSError):  # no caller, or gone again
             while True:
                 sock, _ = self._socket.accept()
-                self._callers.append(Connection(sock, limit=_MAX_HELLO_BYTES))
+                caller, challenge = Connection(sock, limit=_MAX_HELLO_BYTES), secrets.token_hex(16)
+                self._callers[caller] = challenge
+                caller.send({"challenge": challenge})
         accepted = []
         for caller in list(self._callers):
             hellos = caller.arrived(1)  # what follows the hello is for later
-            if hellos and self._knows(hellos[0]):
-                self._callers.remove(caller)
+            if not hellos and not caller.end:
+                continue
+            challenge, hello = self._callers.pop(caller), hellos[0] if hellos else {}
+            theirs = hello.pop("challenge", None)
+            if _proves(hello.pop("proof", None), self.token, "caller", challenge):
                 caller.limit = None
-                accepted.append((caller, hellos[0]))
-            elif hellos or caller.end:
-                self._callers.remove(caller)
+                with suppress(ConnectionLost):  # the connection says so
+                    caller.send({"proof": _proof(self.token, "listener", str(theirs))})
+                accepted.append((caller, hello))
+            else:
                 caller.close()
         return accepted
 
@@ -153,21 +165,38 @@ class Listener:
         self._callers.clear()
         self._socket.close()
 
-    def _knows(self, hello: Message) -> bool:
-        token = hello.pop("token", None)
-        if not isinstance(token, str):
-            return False
-        return hmac.compare_digest(token.encode(errors="surrogatepass"), self.token.encode())
-
 
 def call(host: str, port: int, *, token: str, hello: Mapping[str, Any], timeout_s: float) -> Connection:
-    """Connect to a listener and say hello; ConnectionLost when none answers."""
+    """Connect to a listener and say hello; ConnectionLost when none answers, or one that does not know the token."""
+    deadline = time.monotonic() + timeout_s
     try:
         connection = Connection(socket.create_connection((host, port), timeout=timeout_s))
     except OSError as error:
         raise ConnectionLost(f"no answer at {host}:{port}: {error.strerror or error}") from None
-    connection.send({**hello, "token": token})
+    theirs, ours = _answer(connection, "challenge", deadline), secrets.token_hex(16)
+    connection.send({**hello, "challenge": ours, "proof": _proof(token, "caller", str(theirs))})
+    if not _proves(_answer(connection, "proof", deadline), token, "listener", ours):
+        connection.close()
+        raise ConnectionLost(f"what listens at {host}:{port} does not know the token of this session")
     return connection
+
+
+def _answer(connection: Connection, key: str, deadline: float) -> object:
+    while not (found := connection.arrived(1)):
+        if connection.end or not ready([connection], max(0.0, deadline - time.monotonic())):
+            why = connection.end or "did not answer in time"
+            connection.close()
+            raise ConnectionLost(f"no session answers there: it {why}")
+    return found[0].get(key)
+
+
+def _proof(token: str, end: str, challenge: str) -> str:
+    return hmac.digest(token.encode(), f"{end} {challenge}".encode(errors="surrogatepass"), "sha256").hex()
+
+
+def _proves(proof: object, token: str, end: str, challenge: str) -> bool:
+    expected = _proof(token, end, challenge)
+    return isinstance(proof, str) and proof.isascii() and hmac.compare_digest(proof, expected)
 
 
 def _enable_keepalive(sock: socket.socket) -> None:

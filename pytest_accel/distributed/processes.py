@@ -1,15 +1,18 @@
 """Ranks as processes of this machine: what each is given, its start and its end, and what is left of it.
 
-Processes of a group are found by the id in their environment, which children inherit.
+Each rank has a supervisor as its parent, which ends all that the rank started. Where that was killed itself, processes of a
+group are found by the id in their environment, which children inherit.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -17,11 +20,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Protocol
 
 from pytest_accel.options import GROUP_ID_VARIABLE, WORKER_VARIABLE
 from pytest_accel.storage.codec import encode
+from pytest_accel.storage.files import is_abandoned
 
 LOOPBACK = "127.0.0.1"
 STACKS = "stacks"  # of a rank's folder: made when the rank can write them, filled when it must
@@ -30,10 +35,14 @@ NO_STACKS = "No stacks: it did not react to signals. `dmesg` may say why."
 _STACKS_S = 5.0  # for ranks to write their stacks
 _KILL_S = 5.0  # for the kernel to end what was killed
 _POLL_S = 0.02
-_OUR_SIGNALS = {-signal.SIGTERM, -signal.SIGABRT, -signal.SIGKILL}  # exit statuses of ranks ended here
+# Exit statuses of ranks ended here.
+_OUR_SIGNALS = {-signal.SIGTERM, -signal.SIGABRT, -signal.SIGKILL, -signal.SIGHUP}
 _LOG_LINES, _STACK_LINES = 40, 2000
 _TAIL_BYTES = 2**20
 _PROC = Path("/proc")
+_SUPERVISOR = (sys.executable, "-I", "-S", Path(__file__).with_name("supervisor.py"))
+_FOLDER = "pytest-accel-rank-"
+_UNLOCKED_S = 60.0  # age of a folder that its owner must have locked, if it lives
 
 # Variables of this pytest, and those that make a process a rank of another launcher.
 _NOT_INHERITED = frozenset(
@@ -174,8 +183,10 @@ class RankProcesses:
     def __init__(self, specs: Sequence[RankSpec], command: RankCommand, port: ReservedPort | None) -> None:
         self._port = port  # of their TCPStore
         self._specs: dict[int, RankSpec] = {}
-        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}  # their supervisors
+        self._locks: list[int] = []  # of the folders, held while this process lives
         self._exits: dict[int, RankExit] | None = None
+        _remove_abandoned_folders(tempfile.gettempdir())
         try:
             for spec in specs:
                 self._start(spec, command)
@@ -185,12 +196,15 @@ class RankProcesses:
 
     def _start(self, spec: RankSpec, command: RankCommand) -> None:
         with _os_errors_reported(), ExitStack() as undo:
-            folder = Path(tempfile.mkdtemp(prefix="pytest-accel-rank-"))
+            folder = Path(tempfile.mkdtemp(prefix=_FOLDER))
             undo.callback(shutil.rmtree, folder, ignore_errors=True)
+            self._locks.append(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(self._locks[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
             spec = replace(spec, folder=str(folder))
             with (folder / LOG).open("wb") as log:
                 process = subprocess.Popen(  # noqa: S603 - our own interpreter and our own arguments
-                    command.words(folder),
+                    [*_SUPERVISOR, str(os.getpid()), folder, *command.words(folder)],
                     cwd=command.directory,
                     env=spec.environment(),
                     stdin=subprocess.DEVNULL,
@@ -210,12 +224,17 @@ class RankProcesses:
             running = {rank: process for rank, process in self._processes.items() if process.poll() is None}
             silent = self._request_stacks(running) if stacks else {}
             for process in self._processes.values():
-                signal_group(process.pid, signal.SIGKILL)
+                process.send_signal(signal.SIGHUP)
+                process.send_signal(signal.SIGCONT)
             exits = {}
             for rank, process in self._processes.items():
-                end_processes(self._specs[rank].group_id)
-                with suppress(subprocess.TimeoutExpired):  # the kernel does not release it
+                try:
                     process.wait(_KILL_S)
+                except subprocess.TimeoutExpired:  # the kernel does not release something
+                    signal_group(process.pid, signal.SIGKILL)
+                    with suppress(subprocess.TimeoutExpired):
+                        process.wait(_KILL_S)
+                end_processes(self._specs[rank].group_id)
                 # A running one that ended otherwise was about to end by itself.
                 by_us = process.returncode is None or (rank in running and process.returncode in _OUR_SIGNALS)
                 folder = Path(self._specs[rank].folder)
@@ -227,6 +246,8 @@ class RankProcesses:
                 shutil.rmtree(folder, ignore_errors=True)
             if self._port is not None:
                 self._port.close()
+            while self._locks:
+                os.close(self._locks.pop())
             self._exits = exits
         return self._exits
 
@@ -278,10 +299,27 @@ class ReservedPort:
         self._socket.close()
 
 
+def listen_on_loopback(port: int) -> int:
+    """Return a descriptor for the server of a TCPStore that other machines do not reach."""
+    return socket.create_server((LOOPBACK, port)).detach()
+
+
+@cache  # once for each temporary folder
+def _remove_abandoned_folders(temporary: str) -> None:
+    """Remove folders of ranks whose session and supervisor were killed."""
+    for folder in Path(temporary).glob(f"{_FOLDER}*"):
+        with suppress(OSError):  # of another user, or removed meanwhile
+            if time.time() - folder.stat().st_mtime > _UNLOCKED_S and is_abandoned(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
 def tail(file: Path, lines: int) -> str:
-    """Return the last lines of a file of any size; nothing where there is none."""
+    """Return the last lines of a file of any size; nothing where there is none, or something else such as a FIFO."""
     try:
-        with file.open("rb") as source:
+        # What a rank left at this path may be anything: a FIFO would wait for a writer.
+        with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as source:  # noqa: PTH123 - a descriptor has no Path
+            if not stat.S_ISREG(os.fstat(source.fileno()).st_mode):
+                return ""
             source.seek(max(0, source.seek(0, os.SEEK_END) - _TAIL_BYTES))
             text = source.read().decode(errors="replace")
     except OSError:

@@ -18,13 +18,10 @@ from pytest_accel.distributed.processes import (
     STACKS,
     RankSpec,
     WorkerError,
-    die_with_parent,
     disable_core_dump,
 )
 from pytest_accel.options import OPTIONS, WORKER_VARIABLE
 from pytest_accel.storage.codec import decode
-
-_CALL_S = 30.0  # to connect: the session listens already
 
 
 class RankConnection:
@@ -62,13 +59,14 @@ def begin_rank() -> RankConnection:
     written from C, so also while native code does not return to Python; then the signal ends the process.
     """
     place = decode(RankSpec, json.loads(os.environ.pop(WORKER_VARIABLE)))
-    die_with_parent()
     disable_core_dump()
     stacks = Path(place.folder, STACKS).open("wb")  # noqa: SIM115 - the handler writes into it
     faulthandler.register(signal.SIGTERM, file=stacks, all_threads=True, chain=True)
     hello = {"rank": place.rank}
     try:
-        connection = call(place.host, place.port, token=place.token, hello=hello, timeout_s=_CALL_S)
+        connection = call(
+            place.host, place.port, token=place.token, hello=hello, timeout_s=place.rendezvous_s
+        )
     except ConnectionLost as error:
         who = name_ranks([place.rank], place.size)
         raise WorkerError(f"{who} cannot reach its session: {error}") from None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,8 +21,10 @@ from pytest_accel.stats.quantities import counted, noise_percent
 from pytest_accel.stats.results import Ending, SessionResults
 from pytest_accel.stats.run import MAX_RUNS
 from pytest_accel.storage.baselines import BaselineEntry, BaselineError, BaselineStore, LedgerEntry
-from pytest_accel.storage.files import is_writable_folder, nearest_folder
+from pytest_accel.storage.files import is_writable_folder, nearest_folder, replace_file
 from pytest_accel.storage.results import render
+
+_OTHER_TEMPORARY = ("/var/tmp", "/dev/shm")  # noqa: S108 - other file systems, and names that nobody foresees
 
 
 def refuse_unwritable(root: Path) -> None:
@@ -103,9 +107,9 @@ def record(
         case.frozen = FrozenTolerance(chosen=auto, stored=stored.tolerance, before=before)
 
 
-def _refuse(case: Case, why: str, kept: Path) -> None:
+def _refuse(case: Case, why: str, kept: str) -> None:
     measured = counted(len(case.runs), "run")
-    case.problem = f"{why}\nNothing was recorded; what was measured ({measured}) is kept in {kept}."
+    case.problem = f"{why}\nNothing was recorded; what was measured ({measured}) {kept}"
 
 
 def _tolerance(case: Case, chosen: float | None) -> float | None:
@@ -143,8 +147,11 @@ def refuse_disturbed(case: Case) -> None:
     )
 
 
-def _keep(case: Case, session_id: str, at: str) -> Path:
-    """Write the runs to a temporary file of results that `pytest-accel baseline accept` reads."""
+def _keep(case: Case, session_id: str, at: str) -> str:
+    """Write the runs to a file of results that `pytest-accel baseline accept` reads; return where they are.
+
+    Temporary files may be on the file system that is full: then another one, or the screen, has them.
+    """
     session = SessionResults(
         session=session_id,
         at=at,
@@ -154,8 +161,9 @@ def _keep(case: Case, session_id: str, at: str) -> Path:
         environments=environments_of([case]),
         results=(replace(result_of(case, ItemReports()), status=Ending.RECORDED, tolerance=None),),
     )
-    with tempfile.NamedTemporaryFile(
-        "w", prefix="pytest-accel-unsaved-", suffix=".json", delete=False, encoding="utf-8"
-    ) as file:
-        file.write(render(session))
-    return Path(file.name)
+    text, name = render(session), f"pytest-accel-unsaved-{secrets.token_hex(4)}.json"
+    for folder in (tempfile.gettempdir(), *_OTHER_TEMPORARY):
+        with suppress(OSError):
+            replace_file(Path(folder, name), text.encode())
+            return f"is kept in {folder}/{name}."
+    return f"follows, since no temporary folder has room for it:\n{text}"

@@ -61,6 +61,7 @@ if TYPE_CHECKING:  # SQLite is loaded only where it is needed
     from pytest_accel.storage.history import Point
 
 _SESSIONS = SLOW_OF + SLOW_BEFORE - 1  # of the history, beside this one
+_SAME_INTERRUPT_S = 5.0  # to end workers, and for pytest to format and report an interrupt
 _HISTORY_WAIT_S = 0.1  # for a writer: what the history adds is not worth more
 # Options that need pytest's own process: a worker has neither its terminal nor its input.
 DEBUGGING_OPTIONS = ("usepdb", "trace", "setupshow", "setuponly", "setupplan")
@@ -97,22 +98,29 @@ def _refuse_switched_off(config: pytest.Config) -> None:
 def signals_as_interrupts() -> Iterator[None]:
     """Treat SIGTERM (end of a job's time) and SIGHUP (end of a connection) as Ctrl-C: results are kept.
 
-    Only in the main thread: Python lets no other one set signal handlers.
+    A second signal soon after the first is the same one: the session is ending. Only in the main thread: Python lets no
+    other one set signal handlers.
     """
+    taken_s = -_SAME_INTERRUPT_S
 
     def interrupt(number: int, _frame: object) -> None:
-        raise KeyboardInterrupt(signal.Signals(number).name)
+        __tracebackhide__ = True  # pytest names the place that was interrupted
+        nonlocal taken_s
+        if time.monotonic() - taken_s >= _SAME_INTERRUPT_S:
+            taken_s = time.monotonic()
+            raise KeyboardInterrupt(signal.Signals(number).name)
 
     main = threading.current_thread() is threading.main_thread()
-    signals = (signal.SIGTERM, signal.SIGHUP) if main else ()
-    ours = [number for number in signals if signal.getsignal(number) is signal.SIG_DFL]
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if main else ()
+    before = {number: signal.getsignal(number) for number in signals}
+    ours = [number for number in signals if before[number] in (signal.SIG_DFL, signal.default_int_handler)]
     for number in ours:
         signal.signal(number, interrupt)
     try:
         yield
     finally:
         for number in ours:
-            signal.signal(number, signal.SIG_DFL)
+            signal.signal(number, before[number])
 
 
 class BenchmarkSession:
@@ -326,18 +334,21 @@ class BenchmarkSession:
     @pytest.hookimpl(wrapper=True, trylast=True)  # repeats come before pytest ends its line of dots
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
         ours = bool(self.cases) or any(self.shape_of(item) for item in session.items)
-        with signals_as_interrupts() if ours else nullcontext():
-            try:
-                if self.settings.record:  # not in the loop, which would tear down for their sake
-                    self.repeats.waiting = list(self.cases.values())
-                    session.items = [item for item in session.items if item.nodeid not in self.cases]
-                result = yield
-                self.repeats.measure(session)
-            finally:
-                self.workers.close()
-                self.repeats.release_all()
-                for report in self.repeats.shifts.reports():
-                    self.config.hook.pytest_runtest_logreport(report=report)
+        if ours:
+            signals = ExitStack()  # until the outputs are written
+            signals.enter_context(signals_as_interrupts())
+            self.config.add_cleanup(signals.close)
+        try:
+            if self.settings.record:  # not in the loop, which would tear down for their sake
+                self.repeats.waiting = list(self.cases.values())
+                session.items = [item for item in session.items if item.nodeid not in self.cases]
+            result = yield
+            self.repeats.measure(session)
+        finally:
+            self.workers.close()
+            self.repeats.release_all()
+            for report in self.repeats.shifts.reports():
+                self.config.hook.pytest_runtest_logreport(report=report)
         self.report_vanished()
         return result
 

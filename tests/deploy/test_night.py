@@ -377,6 +377,9 @@ def test_a_recording_that_was_interrupted_is_completed_the_next_night(project):
         ({"ACCEL_RECORD": "sometimes"}, "'sometimes' is not one of", "auto always never"),
         ({"ACCEL_DOCTOR": "no"}, "'no' is not one of", "show require off"),
         ({"ACCEL_COMPILE": "all"}, "'all' is not a number", "such as 8"),
+        # An array's index is evaluated wherever bash computes, and commands in it run.
+        ({"ACCEL_RUNS": "suites[$(touch executed)]"}, "is not a number of runs", "such as 5"),
+        ({"ACCEL_RUNS": "0"}, "'0' is not a number of runs", "such as 5"),
         ({"ACCEL_PYTHON": "/nowhere/python"}, "cannot run pytest-accel", "ACCEL_PYTHON"),
         ({"ACCEL_STATE": "pytest.ini"}, "pytest.ini: no folder can be made there", "Name another"),
     ],
@@ -389,6 +392,7 @@ def test_a_wrong_variable_is_one_error_with_its_remedy(variables, problem, remed
     assert problem in last
     assert remedy in last
     assert not (project.root / ".accel").exists() or "ACCEL_STATE" not in variables
+    assert not (project.root / "executed").exists()
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,15 @@ class TestRankThatEnds:
         assert eventually(lambda: _gone(child))
         assert groups.run(groups.start(2), "value = rank").complete
 
+    def test_files_that_became_fifos_do_not_hang_the_session(self, provoke):
+        fault = (
+            "folder = end.place.folder\n"
+            "    for name in ('log', 'stacks'):\n"
+            "        os.remove(f'{folder}/{name}'); os.mkfifo(f'{folder}/{name}')\n"
+            "    os._exit(3)"
+        )
+        assert provoke(OTHERS_WAIT.format(fault=fault)).problem == "rank 1 left with exit status 3"
+
     def test_single_process_is_not_called_a_rank(self, groups, provoke):
         group = groups.start(1, process_group=False)
         answer = provoke("import os\nos._exit(3)", group=group)

@@ -30,6 +30,10 @@ class TestCollectives:
             assert found["agreed"] == {"rounds": 7, "words": ["a"]}  # of rank 0
             assert [(each["rank"], len(each["long"])) for each in found["gathered"]] == [(0, 1), (1, 5001)]
 
+    def test_the_store_of_one_machine_listens_on_loopback_alone(self, pair):
+        for (address,) in pair["listen"]:
+            assert address.startswith("0100007F:")  # 127.0.0.1
+
     def test_a_group_can_be_opened_again(self, pair):
         assert pair["open_again"] == [[0, 1]] * 2
 

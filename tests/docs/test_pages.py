@@ -27,7 +27,10 @@ from tests.docs.pages import ROOT, Block, blocks, inline_code, links, page_name,
 FLAGS = {option.flag: option for option in OPTIONS if option.on_command_line}
 KEYS = {option.key for option in OPTIONS if option.in_ini}
 # Variables of the session's own processes, of the machine, or of the scripts in deploy/: no settings.
-VARIABLES = {option.variable for option in OPTIONS if option.in_ini} | {"PYTEST_ACCEL_LOCKS"}
+VARIABLES = {option.variable for option in OPTIONS if option.in_ini} | {
+    "PYTEST_ACCEL_LOCKS",
+    "PYTEST_ACCEL_SECRET",
+}
 CURRENT = [page for page in pages() if page.name != "CHANGELOG.md"]  # that one names what was removed
 MOST_NOT_RUN = 6
 

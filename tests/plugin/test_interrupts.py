@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import resource
 import signal
 import time
 import types
@@ -20,6 +21,8 @@ def test_step(accel):
             time.sleep(0.1)
     note("measured", os.getpid())
 """
+
+DAEMON = 'subprocess.Popen(["sleep", "600"], env={}, start_new_session=True)'
 
 
 def interrupt(process, number=signal.SIGINT) -> str:
@@ -39,6 +42,24 @@ def test_interrupted_recording_keeps_finished_runs(bench):
     assert bench.entry("test_step")["ledger"][0]["runs"] == 1
     assert "recorded 1 run" in output
     assert bench.left_behind() == []
+
+
+def test_second_interrupt_does_not_disturb_the_end(bench):
+    """pytest is still formatting the first one, as after half a second."""
+    bench.write(HANGS_SECOND)
+    bench.path("conftest.py").write_text(
+        "import os, signal\n\n"
+        "def pytest_keyboard_interrupt():\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n\n"
+        "def pytest_sessionfinish():\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+    )
+    process = bench.start("--accel-record=3")
+    bench.wait_for("hanging", process)
+    output = interrupt(process)
+    assert process.returncode == pytest.ExitCode.INTERRUPTED, output
+    assert "Traceback" not in output
+    assert "recorded 1 run" in output
 
 
 def test_pending_reports_are_logged_when_repeats_are_interrupted(bench):
@@ -121,24 +142,34 @@ def test_interrupted_update_leaves_the_old_baseline(bench):
     assert "(1 run) is kept in" in output
 
 
-def test_workers_end_with_a_killed_session(bench):
-    bench.write(HANGS_SECOND)
+def test_killed_session_leaves_no_process_and_no_folder(bench, monkeypatch):
+    """Not even a child of a worker with nothing in its environment and a session of its own."""
+    temporary = bench.path("tmp")
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    bench.write(
+        f"import subprocess\n\nDAEMON = {DAEMON!r}\n{HANGS_SECOND}".replace(
+            "while True", "exec(DAEMON)\n        while True"
+        )
+    )
     process = bench.start("--accel-record=2")
     bench.wait_for("hanging", process)
     process.kill()
     process.wait()
     assert bench.left_behind() == []
+    assert list(temporary.glob("pytest-accel-rank-*")) == []
 
 
-def test_children_of_a_worker_end_with_it(bench):
+@pytest.mark.parametrize("child", ['subprocess.Popen(["sleep", "600"])', DAEMON])
+def test_children_of_a_worker_end_with_it(bench, child):
     bench.write(
-        """
+        f"""
         import subprocess
 
         def test_step(accel):
             measure(accel)
             if FRESH:
-                subprocess.Popen(["sleep", "600"])
+                {child}
         """
     )
     bench.run("--accel-record=1").assert_outcomes(passed=1)
@@ -185,6 +216,23 @@ def test_repeat_that_goes_wrong_is_a_failure_that_says_how(bench):
     assert messages[2] == "failed in a fresh process: RuntimeError: only the second time"
     assert "no memory left" in messages[3]
     assert "slower (at least" in messages[4]
+
+
+def test_full_disk_fails_a_recording_and_loses_no_run(bench):
+    """A limit on the size of files stands for it: no file has room for a baseline or its runs."""
+    bench.benchmarks("test_a", "test_b")
+    bench.baseline(test_a=bench.SAME)
+    before = bench.baseline_path.read_bytes()
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    process = bench.start("--accel-update", "--accel-record=1", "--accel-reason=try", "--accel-json=out.json")
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (1024, most))
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == pytest.ExitCode.TESTS_FAILED, output
+    assert "2 failed" in output
+    assert "INTERNALERROR" not in output
+    assert output.count("cannot be written: File too large") == 2
+    assert output.count("follows, since no temporary folder has room for it:") == 2
+    assert bench.baseline_path.read_bytes() == before
 
 
 def test_hanging_worker_is_stopped_at_the_deadline_with_its_stack(bench, monkeypatch):

@@ -131,9 +131,10 @@ def test_files_are_written_and_named(ran, shared):
     assert shared.path("out/r.html").read_text().startswith("<!doctype html>")
 
 
-def test_credentials_of_the_command_line_are_not_written(ran, shared):
-    for name in ("results.json", "r.md", "r.html"):
-        text = shared.path(f"out/{name}").read_text()
+def test_credentials_of_the_command_line_are_not_written_or_printed(ran, shared):
+    ran.stdout.fnmatch_lines(["*Record one with:", "*--accel-record"])
+    names = ("out/results.json", "out/r.md", "out/r.html", "out.xml", "stdout.txt")
+    for text in (shared.path(name).read_text(errors="replace") for name in names):
         assert "hunter2" not in text
         assert "secret@" not in text
 

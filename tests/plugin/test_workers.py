@@ -12,6 +12,7 @@ DEATHS = {
     "test_loops_in_c": "no answer within 2 s",
     "test_crashes": "SIGSEGV",
     "test_exits": "exit status 0",
+    "test_killed": "killed by SIGKILL (the kernel's out-of-memory killer sends it too: see dmesg)",
 }
 
 
@@ -53,17 +54,20 @@ def test_death_of_a_worker_fails_its_benchmark_alone(bench):
         def test_exits(accel):
             os._exit(0)
 
+        def test_killed(accel):
+            os.kill(os.getpid(), 9)
+
         def test_after(accel):
             measure(accel)
         """
     )
     result = bench.run_with_workers("--accel-json=out.json", "--junitxml=out.xml")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.assert_outcomes(passed=2, failed=4)
+    result.assert_outcomes(passed=2, failed=5)
     for name, cause in DEATHS.items():
         (failure,) = bench.testcase(name).findall("failure")
         assert cause in failure.text
-        if name != "test_exits":  # which leaves no stack
+        if name not in ("test_exits", "test_killed"):  # which leave no stack
             assert re.search(rf"test_suite\.py.*{name}", failure.text)
     before, after = bench.processes("test_before"), bench.processes("test_after")
     assert len(before) == len(after) == 1

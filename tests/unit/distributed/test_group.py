@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -9,8 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_accel.distributed.group import PendingOrder, describe_hang, locate, shorten
-from pytest_accel.distributed.messages import Listener, call, ready
-from tests.support.waiting import eventually
+from pytest_accel.distributed.messages import Connection, ready
 
 PACKAGES = "/venv/lib/python3.11/site-packages"
 HANGS = """Thread 0x00007f1 (most recent call first):
@@ -97,11 +97,11 @@ class TestPendingOrder:
     @pytest.fixture
     def ends(self):
         """Both ends of a connection between a session and a rank."""
-        listener = Listener("127.0.0.1")
-        there = call("127.0.0.1", listener.port, token=listener.token, hello={"rank": 0}, timeout_s=60)
-        ((here, _),) = eventually(listener.arrived, 60)
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            there = Connection(socket.create_connection(server.getsockname()))
+            here = Connection(server.accept()[0])
         yield here, there
-        for each in (here, there, listener):
+        for each in (here, there):
             each.close()
 
     @pytest.mark.parametrize("answers", [True, False])

@@ -23,9 +23,11 @@ from pytest_accel.distributed.launcher import (
     choose_ranks,
     first_node,
     launcher_rank_from,
+    read_secret,
+    write_secret,
 )
 from pytest_accel.distributed.processes import RankCommand, RankSpec, WorkerError, processes_of
-from pytest_accel.options import GROUP_ID_VARIABLE, WORKER_VARIABLE
+from pytest_accel.options import GROUP_ID_VARIABLE, SECRET_VARIABLE, WORKER_VARIABLE
 from tests.support.gloo import free_port
 from tests.support.waiting import eventually
 
@@ -139,7 +141,7 @@ class World:
                     **os.environ,
                     **self.environ(rank),
                     "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-                    "TMPDIR": str(self.folder),
+                    "TMPDIR": str(self.folder.parent),
                 },
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -186,6 +188,9 @@ def worlds_in(folder: Path) -> Iterator[Callable[..., World]]:
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
         monkeypatch.delenv(GROUP_ID_VARIABLE, raising=False)
+        monkeypatch.delenv(SECRET_VARIABLE, raising=False)
+        monkeypatch.chdir(folder)
+        monkeypatch.setattr("tempfile.tempdir", str(folder.parent))
         yield make
     for each in made:
         for process in each.processes.values():
@@ -244,6 +249,7 @@ class TestSession:
         seen = ranks.inventories()
         assert {each.rank: each.node for each in seen} == {1: 0, 2: 1}
         assert all(each.host and each.cpus == "0-1" for each in seen)
+        assert list(Path.cwd().glob(".pytest-accel-*")) == [], "the secret stays only until all have it"
 
     def test_group_runs_in_a_process_of_each_launcher_rank_and_ends_with_stacks(self, three, ranks):
         given = spec(nodes=2)
@@ -321,8 +327,9 @@ def test_missing_launcher_rank_is_named_with_its_node(world, opened):
         ranks.wait()
 
 
-def test_port_in_use_is_reported_with_the_remedy(world):
-    two = world(1, 1)
+@pytest.mark.parametrize("sizes", [(1, 1), (2,)])
+def test_port_in_use_is_reported_with_the_remedy(world, sizes):
+    two = world(*sizes)
     with socket.create_server(("", two.port)), pytest.raises(WorkerError, match="MASTER_PORT=") as error:
         LauncherRanks(two.launcher_rank(), rendezvous_s=5)
     assert str(two.port) in str(error.value)
@@ -334,6 +341,88 @@ def test_missing_rank_0_is_reported_by_the_others(world):
     two.start(1, rendezvous_s=1)
     assert two.status(1) == 1
     assert "rank 1 of 2 (torchrun)" in two.output(1)
+
+
+# What another user of the node can do: read and write the store, and call what it names.
+STRANGER = """
+import encodings.idna, json, os, sys  # the first before it becomes another user, who may not read this Python
+from pathlib import Path
+from torch.distributed import TCPStore
+from pytest_accel.distributed.messages import ConnectionLost, call
+
+os.setgroups([])
+os.setuid(65534)
+store = TCPStore("127.0.0.1", int(sys.argv[1]), is_master=False)
+address = json.loads(store.get("pytest-accel/ranks/0"))
+assert set(address) == {"host", "port", "secret"}, address
+secret = Path(address["secret"])
+try:
+    found = secret.read_text()
+except PermissionError:
+    assert secret.exists()
+    found = address["secret"]
+try:
+    call("127.0.0.1", address["port"], token=found, hello={"rank": 1, "node": 0, "host": "x"}, timeout_s=60)
+except ConnectionLost as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
+def test_another_user_who_reads_the_store_is_no_rank(world, opened, tmp_path):
+    for each in (tmp_path, *tmp_path.parents):  # for this user to look into
+        if not each.stat().st_mode & 0o001:
+            each.chmod(0o711)
+    two = world(1, 1)
+    ranks = opened(two)
+    with subprocess.Popen(
+        [sys.executable, "-c", STRANGER, str(two.port)], stdout=subprocess.PIPE, text=True
+    ) as stranger:
+        wait_until(lambda: ranks.inventories() or stranger.poll() is not None, "it waits")
+        said = stranger.communicate()[0]
+    assert ranks.inventories() == []
+    assert (stranger.returncode, said) == (0, "no session answers there: it closed the connection\n")
+    ranks.deadline = time.monotonic()  # nobody else comes
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (2,)])
+def test_secret_in_the_environment_needs_no_folder(world, opened, monkeypatch, sizes):
+    monkeypatch.setenv(SECRET_VARIABLE, "s" * 32)
+    two = world(*sizes)
+    two.start(1)
+    monkeypatch.chdir("/")
+    ranks = opened(two)
+    ranks.wait()
+    assert list(two.folder.glob(".pytest-accel-*")) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda path: path.chmod(0o640),
+        lambda path: path.unlink(),
+        lambda path: (path.unlink(), os.mkfifo(path, 0o600)),
+        lambda path: path.rename(path.with_name("moved")) and path.symlink_to("moved"),
+        lambda path: os.chown(path, 65534, -1) if os.geteuid() == 0 else path.chmod(0o644),
+    ],
+    ids=["readable by others", "gone", "FIFO", "link", "of another user"],
+)
+def test_secret_that_others_could_know_is_refused_with_the_remedy(tmp_path, change):
+    path = write_secret(tmp_path, "secret")
+    assert read_secret(tmp_path, path.name) == "secret"
+    change(path)
+    with pytest.raises(WorkerError, match=f"or set {SECRET_VARIABLE} to one secret"):
+        read_secret(tmp_path, path.name)
+
+
+def test_old_secrets_are_removed_where_they_can_be(tmp_path):
+    old, in_the_way = write_secret(tmp_path, "of a killed session"), tmp_path / ".pytest-accel-secret-folder"
+    in_the_way.mkdir()
+    for each in (old, in_the_way):
+        os.utime(each, (0, 0))
+    assert set(tmp_path.iterdir()) == {old, in_the_way}
+    new = write_secret(tmp_path, "new")
+    assert set(tmp_path.iterdir()) == {new, in_the_way}
 
 
 def test_killed_launcher_rank_is_named_and_its_rank_ends(world, opened):

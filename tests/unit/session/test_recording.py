@@ -10,9 +10,11 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_accel.report.terminal import frozen_text
+from pytest_accel.session import recording
 from pytest_accel.session.recording import record as record_runs
 from pytest_accel.session.recording import refuse_disturbed
 from pytest_accel.storage.baselines import BaselineStore
+from pytest_accel.storage.results import parse
 from tests.support.measured import make_case
 from tests.support.stored import KEY, runs
 
@@ -61,6 +63,26 @@ def test_unstorable_value_fails_the_test_and_keeps_the_runs(tmp_path):
     assert json.loads(path.read_text())["results"][0]["benchmark"] == KEY
     path.unlink()
     assert not (tmp_path / "h200").exists()
+
+
+@pytest.mark.parametrize("has_room", ["", "first", "second"])
+def test_runs_reach_a_temporary_folder_with_room_or_the_screen(tmp_path, monkeypatch, has_room):
+    folders = [tmp_path / name for name in ("first", "second")]
+    monkeypatch.setattr("tempfile.tempdir", str(folders[0]))
+    monkeypatch.setattr(recording, "_OTHER_TEMPORARY", [str(folders[1])])
+    if has_room:
+        (tmp_path / has_room).mkdir()
+    found = make_case(tmp_path, runs=runs(1), record=2, update=True)
+    record_runs(found, BaselineStore(tmp_path), "s1")
+    files = list(tmp_path.rglob("pytest-accel-unsaved-*"))
+    if has_room:
+        (file,) = files
+        assert found.problem.endswith(f"what was measured (1 run) is kept in {file}.")
+        text = file.read_text()
+    else:
+        assert files == []
+        _, text = found.problem.split("follows, since no temporary folder has room for it:\n")
+    assert [each.benchmark for each in parse(text, "").results] == [KEY]
 
 
 class TestAuto:

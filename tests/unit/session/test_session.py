@@ -28,6 +28,15 @@ def test_the_end_of_a_job_is_an_interrupt_and_nothing_stays(number):
     assert signal.getsignal(number) is signal.SIG_DFL
 
 
+def test_second_signal_soon_after_the_first_is_the_same():
+    with signals_as_interrupts():
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+
+
 def test_in_another_thread_signals_are_left_alone():
     """Some start pytest in one: Python refuses handlers there."""
     found = []

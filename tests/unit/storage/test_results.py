@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from unittest.mock import Mock
 
@@ -36,6 +42,28 @@ def test_what_was_stored_comes_back(statuses, name, remark):
     assert [result.status for result in once.results] == [result.status for result in results]
     assert [result.name for result in once.results] == [result.name for result in results]
     assert once.remarks == (remark,)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+os.fsync = lambda fd: os.kill(os.getpid(), signal.SIGKILL)
+from pytest_accel.storage.files import write_atomic
+write_atomic(Path(sys.argv[1]), "x" * 1000)
+"""
+
+
+def test_next_write_removes_what_a_killed_writer_left(tmp_path):
+    path = tmp_path / "results.json"
+    assert subprocess.run([sys.executable, "-c", KILLED, path], check=False).returncode == -signal.SIGKILL
+    (left,) = tmp_path.iterdir()
+    os.utime(left, (0, time.time() - 10))
+    alive = tmp_path / f".{path.name}.1-a.tmp"  # of a writer that goes on
+    with alive.open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        os.utime(alive, (0, time.time() - 10))
+        write_results(path, make_session([]))
+        assert sorted(tmp_path.iterdir()) == [alive, path]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ READY  := $(VENV)/.ready
 # Tests start hundreds of processes: let them share compiled bytecode, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: prepare bench test rehearse lint docs study clean
+.PHONY: prepare bench test rehearse lint docs study fuzz clean
 
 prepare: $(READY)
 
@@ -41,6 +41,10 @@ docs: $(READY)
 
 study: $(READY)
 	$(BIN)/python -m benchmarks.noise.study $(ARGS)
+
+# Damaged files, messages and variables for every reader, 60 s; ARGS="--seconds 600" for longer.
+fuzz: $(READY)
+	$(BIN)/python -m tests.fuzz $(ARGS)
 
 clean:
 	rm -rf $(VENV)

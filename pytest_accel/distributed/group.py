@@ -20,6 +20,7 @@ from pytest_accel.distributed.processes import (
     StartedRanks,
     WorkerError,
 )
+from pytest_accel.stats.quantities import LONGEST_S
 from pytest_accel.storage.codec import encode
 
 TICK_S = 0.5  # between two calls of `waiting`
@@ -325,8 +326,11 @@ class PendingOrder:
                 outcome = payload.get("outcome", "passed")
                 if outcome != "passed":
                     self._wait_at_most(_FAILED_S if outcome == "failed" else _SKIPPED_S)
-            case {"phase": str(text), "remaining_s": remaining_s} if rank == 0:
-                phase(text, remaining_s)
+            case {"phase": str(text), "remaining_s": None} if rank == 0:
+                phase(text, None)
+            case {"phase": str(text), "remaining_s": int(left_s) | float(left_s)} if rank == 0:
+                # A rank may send anything: NaN, or a number beyond all floats.
+                phase(text, left_s if 0 <= left_s <= LONGEST_S else None)
 
     def _wait_at_most(self, seconds: float) -> None:
         self._give_up_at = min(self._give_up_at, time.monotonic() + seconds)

@@ -48,7 +48,7 @@ from pytest_accel.distributed.processes import (
 from pytest_accel.options import GROUP_ID_VARIABLE, SECRET_VARIABLE, WORKER_VARIABLE
 from pytest_accel.platforms.devices import DetectedDevice
 from pytest_accel.stats.quantities import counted
-from pytest_accel.storage.codec import decode, encode
+from pytest_accel.storage.codec import INTEGER_DIGITS, decode, encode
 
 Launcher = Literal["torchrun", "srun"]
 
@@ -178,7 +178,8 @@ def _number(
     if default is not None and not environ.get(name, "").strip():
         return default
     text = _text(environ, name)
-    if not (text.isascii() and text.isdecimal() and low <= int(text) and (high is None or int(text) <= high)):
+    is_number = text.isascii() and text.isdecimal() and len(text) <= INTEGER_DIGITS
+    if not (is_number and low <= int(text) and (high is None or int(text) <= high)):
         valid = f"at least {low}" if high is None else f"from {low} to {high}"
         raise LauncherError(f"{name}={text!r} is not a whole number {valid}. {_REMEDY}")
     return int(text)

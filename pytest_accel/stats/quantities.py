@@ -10,6 +10,9 @@ from typing import Literal
 _UNITS_S = {"ms": 1e-3, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 
 
+LONGEST_S = 1e7  # 115 days: a longer duration is a mistake, and the system's timers overflow
+
+
 def parse_fraction(text: str) -> float:
     """Parse `5%`, `5 %` or `0.05`; at least 0 and less than 1."""
     stripped = text.strip()
@@ -24,15 +27,15 @@ def parse_fraction(text: str) -> float:
 
 
 def parse_seconds(text: str) -> float:
-    """Parse `5`, `5s`, `1.5min` or `200ms`; more than 0."""
+    """Parse `5`, `5s`, `1.5min` or `200ms`; more than 0, and at most 115 days."""
     match = re.fullmatch(r"(.*?)\s*(ms|s|min|m|h)?", text.strip())
     number, unit = match.groups() if match else (text, None)
     try:
         value = float(number) * _UNITS_S[unit or "s"]
     except ValueError:
         raise ValueError("is not a duration. Write 5, 5s, 200ms or 2min.") from None
-    if not (value > 0 and math.isfinite(value)):
-        raise ValueError("is not a positive duration. Write 5, 5s, 200ms or 2min.")
+    if not 0 < value <= LONGEST_S:
+        raise ValueError("is not a positive duration of at most 115 days. Write 5, 5s, 200ms or 2min.")
     return value
 
 
@@ -117,7 +120,8 @@ def clipped(text: str, characters: int) -> str:
 
 def parse_count(low: int, high: int, remedy: str = "") -> Callable[[str], int]:
     def parse(text: str) -> int:
-        if not (text.strip().isdecimal() and low <= int(text) <= high):
+        is_number = text.strip().isdecimal() and len(text) <= 20  # int() refuses more than 4300 digits
+        if not (is_number and low <= int(text) <= high):
             raise ValueError(f"is not a whole number from {low} to {high}. {remedy}".rstrip())
         return int(text)
 

@@ -8,7 +8,7 @@ is reported at its place in the file.
 from __future__ import annotations
 
 import json
-import math
+import sys
 import types
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
@@ -202,7 +202,9 @@ def _scalar(kind: type, value: object, place: str) -> object:
         return _checked(value, bool, place)
     if isinstance(value, bool) or not isinstance(value, int | float):
         _fail(place, f"{shown(value)} where {'a whole number' if kind is int else 'a number'} is expected")
-    if not math.isfinite(value):
+    if (
+        not abs(value) <= sys.float_info.max
+    ):  # also for an integer that is no float, on which isfinite() raises
         _fail(place, f"{shown(value)} is not a finite number")
     if kind is int and not isinstance(value, int):
         _fail(place, f"{shown(value)} where a whole number is expected")

@@ -105,6 +105,7 @@ class TestErrors:
     def test_lists_what_is_valid(self):
         assert "is not a whole number from 1 to 5." in refused({"repeats": "6"})
         assert "is not a whole number from 1 to 5." in refused({"repeats": "two"})
+        assert "is not a whole number from 1 to 5." in refused({"repeats": "9" * 5000})
         assert "is not true or false." in refused({}, {"accel_require": "perhaps"})
         assert read({}, {"accel_require": "yes"}).require
         assert not read({}, {"accel_require": "off"}).require

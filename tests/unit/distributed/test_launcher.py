@@ -567,6 +567,7 @@ def test_process_is_no_launcher_rank(environ):
         (TORCHRUN, "RANK", "two"),
         (TORCHRUN, "WORLD_SIZE", "0"),
         (TORCHRUN, "WORLD_SIZE", ""),
+        (TORCHRUN, "WORLD_SIZE", "9" * 5000),
         (TORCHRUN, "LOCAL_WORLD_SIZE", "9"),
         (TORCHRUN, "GROUP_RANK", "2"),
         (TORCHRUN, "MASTER_ADDR", ""),

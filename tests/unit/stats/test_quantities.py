@@ -43,7 +43,7 @@ class TestParseFraction:
 
 
 class TestParseSeconds:
-    @given(st.floats(1e-6, 1e6))
+    @given(st.floats(1e-6, 1e3))
     def test_every_unit(self, value):
         assert parse_seconds(repr(value)) == value
         assert parse_seconds(f"{value!r}s") == value
@@ -57,9 +57,11 @@ class TestParseSeconds:
         with pytest.raises(ValueError, match=r"is not a duration\. Write 5, 5s, 200ms or 2min\."):
             parse_seconds(text)
 
-    @pytest.mark.parametrize("text", ["0", "-5", "-5s", "inf", "nan", "1e400"])
+    @pytest.mark.parametrize("text", ["0", "-5", "-5s", "inf", "nan", "1e400", "1e10"])
     def test_impossible_durations_say_what_is_valid(self, text):
-        with pytest.raises(ValueError, match=r"is not a positive duration\. Write 5, 5s, 200ms or 2min\."):
+        with pytest.raises(
+            ValueError, match=r"is not a positive duration of at most 115 days\. Write 5, 5s, 200ms or 2min\."
+        ):
             parse_seconds(text)
 
 

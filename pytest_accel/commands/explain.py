@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     example="explain results.json 'test_gpt[800m]'",
 )
 def explain(args: argparse.Namespace) -> int:
-    """Print why benchmarks lost: verdict, causes, and what changed kernel by kernel.
+    """Print why benchmarks lost: their causes and kernels.
 
     Changes of operations, idle time and what is unexplained sum to the measured loss.
     """

@@ -59,9 +59,9 @@ _REFUSED = (
         "--isolate",
         nargs="?",
         const="",
-        metavar="NAME,NAME+NAME",
+        metavar="NAME",
         help="what got slower is measured again with one package swapped at a time between both environments: these, or all that "
-        "differ until one explains the loss; + joins packages that only work together",
+        "differ until one explains the loss; A,B+C: A alone, B and C together",
     ),
     example="upgrade old-venv new-venv -- bench_suites -m gh200",
     runs_pytest=True,

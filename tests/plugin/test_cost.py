@@ -17,6 +17,7 @@ AT_START = {
     "pytest_accel.stats",
     "pytest_accel.platforms.catalogue",
     "pytest_accel.stats.quantities",
+    "pytest_accel.stats.kernels",
     "pytest_accel.stats.run",
     "pytest_accel.fixtures",
     "pytest_accel.hookspecs",

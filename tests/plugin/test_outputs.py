@@ -318,7 +318,7 @@ class TestUnfinishedSession:
                 clock.step_s = 0.00104
                 measure(accel, clock.step)
                 if len(pathlib.Path("pids-test_step").read_text().split()) == 3:
-                    os.kill(os.getppid(), 9)
+                    os.kill(session_pid(), 9)
             """
         )
         bench.virtual_baseline(test_step=0.001)

@@ -57,11 +57,7 @@ def lines(written: str) -> list[str]:
 
 def too_wide(shown: list[str], columns: int) -> list[str]:
     """Return lines that wrap, but for the command to copy and lines of pytest and pytest-benchmark."""
-    own = [
-        line
-        for line in shown
-        if " -m pytest " not in line and not line.startswith(("benchmark: ", "FAILED test"))
-    ]
+    own = [line for line in shown if not line.startswith(("    pytest ", "benchmark: ", "FAILED test"))]
     return [line for line in own if len(line) > columns]
 
 

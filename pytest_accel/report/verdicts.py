@@ -72,8 +72,9 @@ VERDICTS: dict[Status, VerdictRow] = {
     ),
     Outcome.INVALID: VerdictRow(
         *("INVALID", "fails", "bad", "bang"),
-        "Disturbed: three runs were throttled or shared the device, so nothing was judged.",
-        "Look at the device with pytest-accel doctor; it was not judged, and its baseline is as it was.",
+        "Disturbed: three runs were throttled or shared the device, or a loss came from other work on its CPUs. Nothing was "
+        "judged.",
+        "Look at the machine with pytest-accel doctor; it was not judged, and its baseline is as it was.",
     ),
     Ending.FAILED: VerdictRow(
         *("FAILED", "fails", "bad", "cross"),

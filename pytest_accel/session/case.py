@@ -15,10 +15,10 @@ from pytest_accel.options import Settings
 from pytest_accel.platforms.catalogue import PlatformName
 from pytest_accel.session.device import WAITED_S, WARMING_S, Unfit
 from pytest_accel.stats.baseline_quality import DEFAULT_PRIOR, BaselineQuality, FrozenTolerance, NoisePrior
-from pytest_accel.stats.causes import Cause, causes_of, kernel_causes
+from pytest_accel.stats.causes import Cause, causes_of, disturbance, kernel_causes
 from pytest_accel.stats.comparison import configuration_changes
 from pytest_accel.stats.environment import Change, Environment, describe, diff, diff_identity
-from pytest_accel.stats.gate import Outcome, Policy, Verdict, interval, slowest_loss, summaries
+from pytest_accel.stats.gate import LOSSES, Outcome, Policy, Verdict, interval, slowest_loss, summaries
 from pytest_accel.stats.measurement import Measurement
 from pytest_accel.stats.metric_gates import (
     judge_anchor,
@@ -272,6 +272,10 @@ class Case:
                 self.metric_verdicts += (judge_anchor(anchor, runs, self.platform_loss, policy),)
             if self.undecided and not self.may_be_replaced:  # the deciding runs were disturbed
                 self.verdict, self.metric_verdicts = self._invalid(), ()
+            elif self.verdict.outcome in LOSSES and (
+                why := disturbance(self.verdict, stored, runs, policy.delta)
+            ):
+                self.verdict, self.metric_verdicts = self._verdict(Outcome.INVALID, why), ()
 
     @property
     def undecided(self) -> bool:

@@ -24,7 +24,7 @@ from pytest_accel.report.verdicts import fails, word
 from pytest_accel.session.case import Case
 from pytest_accel.session.selection import path_of, suite_of
 from pytest_accel.stats.environment import Environment
-from pytest_accel.stats.gate import Outcome, Verdict, interval
+from pytest_accel.stats.gate import LOSSES, Outcome, Verdict, interval
 from pytest_accel.stats.metric_gates import PlatformShift
 from pytest_accel.stats.quantities import percent
 from pytest_accel.stats.results import Ending, ReportLine, Result, Status, status_of
@@ -96,7 +96,7 @@ def _notes(case: Case) -> Iterator[str]:
         yield f"numerics changed: {change}"
     if not now.steady:
         yield unsteady(now.run.warmup_s)
-    if case.outcome is not Outcome.UNSTABLE and case.verdict and case.verdict.slow_group:
+    if case.outcome not in LOSSES and case.verdict and case.verdict.slow_group:
         yield (
             f"{slow_runs(case.verdict)}, which the others do not confirm: a throttled process, or a rare slow mode. "
             "The history counts it."

@@ -26,7 +26,7 @@ from pytest_accel.session.launcher import LAUNCHER_RANKS
 from pytest_accel.session.references import reference_line
 from pytest_accel.stats.causes import cause_text, lost
 from pytest_accel.stats.environment import safe_arguments
-from pytest_accel.stats.gate import THROUGHPUT, Outcome
+from pytest_accel.stats.gate import LOSSES, THROUGHPUT, Outcome
 from pytest_accel.stats.metric_gates import shown_name
 from pytest_accel.stats.quantities import ASSUMED, counted, percent
 from pytest_accel.stats.results import Ending, Result
@@ -65,7 +65,8 @@ def summary_lines(
         if not result.failed:
             yield from _explained(result)
     noise = [each for each in findings if each.get("group") in _OF_NOISE]
-    if any(result.status is Outcome.INCONCLUSIVE for result in results) and (why := doctor_line(noise)):
+    doubted = {Outcome.INCONCLUSIVE, Outcome.INVALID, *LOSSES}
+    if any(result.status in doubted for result in results) and (why := doctor_line(noise)):
         yield f"doctor: {why}", _YELLOW
     yield from _notes(results)
     if measured:

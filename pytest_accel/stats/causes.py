@@ -44,6 +44,8 @@ _LEAST_SHARE = 0.1  # of the loss: less is not worth a line
 _PACE = 0.95  # share of a step from which the host or the loader sets its pace
 _IN_THE_BASELINE = " in the baseline"
 _MOST = 3  # causes that are printed
+_WAIT = "cpu_wait_s_per_step"
+_BUSY = 0.1  # of its CPUs' time, used by other processes
 _WILD = 1.0  # scatter of what other processes do, as a share of its level: a few stored runs may show less by chance
 _LEAST_SHOWN = 5e-4  # rounds to 0.1 %
 # What one kind of cause is called where it explains the losses of many benchmarks.
@@ -102,9 +104,14 @@ def causes_of(
     doubted = verdict.outcome in {Outcome.REGRESSED, Outcome.UNSTABLE, Outcome.INCONCLUSIVE}
     if not doubted and loss < Policy().delta:  # within a wide tolerance a loss has causes too
         return ()
+    return find_causes(baseline, _losing(verdict, candidate), loss, changes, found)
+
+
+def _losing(verdict: Verdict, runs: Sequence[Run]) -> Sequence[Run]:
+    """Return the runs that lost: of unstable ones the slow ones."""
     if verdict.outcome is Outcome.UNSTABLE and verdict.slow_group:
-        candidate = sorted(candidate, key=lambda run: run.summary)[-verdict.slow_group.runs :]
-    return find_causes(baseline, candidate, loss, changes, found)
+        return sorted(runs, key=lambda run: run.summary)[-verdict.slow_group.runs :]
+    return runs
 
 
 def find_causes(
@@ -146,6 +153,34 @@ def find_causes(
     if not causes and (suspect := _other_load(sides)):
         causes.append(suspect)
     return tuple(sorted(causes, key=lambda each: -(each.explained or 0)))
+
+
+def disturbance(verdict: Verdict, baseline: Sequence[Run], candidate: Sequence[Run], delta: float) -> str:
+    """Return the other work that a loss comes from: without the time that runs waited for CPUs, less than delta is left.
+
+    Unlike a cause it needs no quiet baseline: each run is compared without its own waiting.
+    """
+    runs, share = _losing(verdict, candidate), _typical(candidate, "other_cpu_share")
+    before, now = _own_steps(baseline), _own_steps(runs)
+    if share is None or share < _BUSY or not (before and now):
+        return ""
+    left = centre(now) - centre(before)
+    if left >= delta:
+        return ""
+    waited, step_s = _typical(runs, _WAIT) or 0.0, math.exp(centre(summaries(runs)))
+    kept = (
+        f"{percent(-math.expm1(-left))} of {percent(-math.expm1(-lost(verdict)))}" if left > 0 else "nothing"
+    )
+    return (
+        f"other processes used {percent(share, 0)} of its CPUs' time, and it waited for {seconds(waited)} of a step of "
+        f"{seconds(step_s)}; {kept} of the loss is left without that"
+    )
+
+
+def _own_steps(runs: Sequence[Run]) -> list[float]:
+    """Return ln of the step times without waiting for CPUs; none where that is not known of all runs."""
+    own_s = [run.step_time_s - run.metrics.get(_WAIT, math.inf) for run in runs]
+    return [math.log(each) for each in own_s] if min(own_s, default=0.0) > 0 else []
 
 
 # --- where it shows -----------------------------------------------------------------------------------
@@ -239,7 +274,7 @@ class _Sides:
 
     def waited(self) -> _Moved | None:
         """Return the time that it waited for a CPU, where it grew."""
-        return self._moved("cpu_wait_s_per_step", lambda value: value / self.before_s, _OF_STEP, wild=_WILD)
+        return self._moved(_WAIT, lambda value: value / self.before_s, _OF_STEP, wild=_WILD)
 
     def higher(self, name: str) -> _Moved | None:
         return self._moved(name, math.log, _SCATTER[name])
@@ -346,8 +381,8 @@ def _why_waiting(sides: _Sides) -> str:
     cpus, before = sides.now("usable_cpus"), sides.before("usable_cpus")
     if cpus and before and cpus < before:
         return (
-            f"it may use {cpus:g} CPUs' worth of time, {before:g}{_IN_THE_BASELINE}: look at taskset, Slurm's --cpus-per-task "
-            "and the quota of its group (pytest-accel doctor)"
+            f"it may use {cpus:g} CPUs' worth of time, {before:g}{_IN_THE_BASELINE}: look at taskset, Slurm's "
+            "--cpus-per-task and the quota of its group (pytest-accel doctor)"
         )
     stopped = (sides.now("cpu_throttled_s_per_step") or 0.0) - (
         sides.before("cpu_throttled_s_per_step") or 0.0
@@ -363,7 +398,7 @@ def _why_waiting(sides: _Sides) -> str:
 
 def _load_text(sides: _Sides) -> str:
     now, before = sides.now("other_cpu_share"), sides.before("other_cpu_share")
-    if now is None or before is None or now < before + 0.1:
+    if now is None or before is None or now < before + _BUSY:
         return ""
     return f"other processes used {percent(now, 0)} of its CPUs' time, {percent(before, 0)}{_IN_THE_BASELINE}"
 
@@ -375,7 +410,7 @@ def _other_load(sides: _Sides) -> Cause | None:
         [run.metrics[name] for run in runs if name in run.metrics]
         for runs in (sides.baseline, sides.candidate)
     )
-    if not load or min(new) < 2 * max(stored) + 0.1:
+    if not load or min(new) < 2 * max(stored) + _BUSY:
         return None
     return Cause(kind="host", text=load, remedy="end them (`top`), and measure again")
 

@@ -128,3 +128,21 @@ def test_slow_run_that_was_not_confirmed_is_noted_and_counted(tmp_path):
         "1 of 5 runs 37.5 % slower",
         "slow runs in 3 of the last 6 sessions",
     ]
+
+
+@pytest.mark.parametrize(
+    ("wait_s", "outcome"), [(0.006, Outcome.INVALID), (0.002, Outcome.REGRESSED)], ids=["waiting", "own"]
+)
+def test_loss_of_other_work_on_the_cpus_is_not_judged(tmp_path, wait_s, outcome):
+    baseline(tmp_path, stored=with_waiting(runs(), 0.0, 0.02))
+    case = make_case(tmp_path, runs=with_waiting(runs(2, session="now", step_s=0.016), wait_s, 0.9))
+    case.judge()
+    assert case.outcome is outcome
+    assert not case.undecided
+    (line, *_) = lines_of(case)
+    assert ("other processes used 90 % of its CPUs' time" in line.text) == (outcome is Outcome.INVALID)
+
+
+def with_waiting(made, wait_s, other):
+    metrics = {"cpu_wait_s_per_step": wait_s, "other_cpu_share": other}
+    return [replace(run, metrics=metrics) for run in made]

@@ -11,7 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_accel.stats.causes import Cause, cause_lines, causes_of, common_causes, find_causes, unexplained
+from pytest_accel.stats.causes import (
+    Cause,
+    cause_lines,
+    causes_of,
+    common_causes,
+    disturbance,
+    find_causes,
+    unexplained,
+)
 from pytest_accel.stats.environment import Change
 from pytest_accel.stats.gate import Estimate, Outcome, SlowGroup, Verdict
 from pytest_accel.stats.run import Run
@@ -69,7 +77,12 @@ PROVOKED = {
     "other processes": (
         {"cpu_wait_s_per_step": 0.00001, "other_cpu_share": 0.02, "usable_cpus": 2},
         {"cpu_wait_s_per_step": 0.0035, "other_cpu_share": 0.5, "usable_cpus": 2},
-        *((), "cpu_wait", 0.97, "waiting for a CPU 3.5 ms a step, 10 us .*used 50 % of its CPUs' time, 2 %"),
+        *(
+            (),
+            "cpu_wait",
+            0.97,
+            "waiting for a CPU 3.5 ms a step, 10 us .*used 50 % of its CPUs' time, 2 %",
+        ),
     ),
     "one CPU": (
         {"cpu_wait_s_per_step": 0.00001, "usable_cpus": 2},
@@ -144,6 +157,33 @@ def test_provoked_cause_is_the_first_with_its_share(then, now, changes, kind, sh
     assert causes[0].explained == (None if share is None else pytest.approx(share * loss, rel=0.03))
     text = " ".join(" ".join(filter(None, line)) for line in cause_lines(causes, loss))
     assert re.search(words, text), text
+
+
+@pytest.mark.parametrize(
+    ("wait_s", "other", "words"),
+    [
+        (
+            0.0035,
+            0.5,
+            "used 50 % of its CPUs' time, and it waited for 3.5 ms of a step of 13.6 ms; 0.9 % of 26.5 %",
+        ),
+        (0.0036, 0.5, "; nothing of the loss is left without that"),
+        (0.0020, 0.5, ""),  # 13.8 % are its own
+        (0.0035, 0.0, ""),  # its own threads
+        (None, 0.5, ""),
+    ],
+)
+def test_loss_that_comes_from_other_work_is_a_disturbance(wait_s, other, words):
+    waits = {} if wait_s is None else {"cpu_wait_s_per_step": wait_s}
+    lost = Verdict(
+        outcome=Outcome.REGRESSED,
+        tolerance=0.05,
+        runs=2,
+        slowdown=Estimate(point=1 - 1 / 1.36, low=0.2, high=0.3),
+    )
+    before, now = runs(0.01, cpu_wait_s_per_step=0.0), runs(0.0136, 2, other_cpu_share=other, **waits)
+    assert words in disturbance(lost, before, now, math.log(1.05))
+    assert bool(words) == bool(disturbance(lost, before, now, math.log(1.05)))
 
 
 @pytest.mark.parametrize(

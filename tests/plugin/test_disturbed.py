@@ -91,7 +91,7 @@ def test_three_disturbed_runs_are_invalid(night, shared, results):
     night.stdout.fnmatch_lines(
         [
             f"INVALID  test_invalid (cpu): {WHY}; 3 runs were disturbed",
-            "Look at the device with pytest-accel doctor; *",
+            "Look at the machine with pytest-accel doctor; *",
             "test_invalid *INVALID*",
         ]
     )

@@ -243,7 +243,7 @@ class RankProcesses:
                     log=tail(folder / LOG, _LOG_LINES),
                     stacks=tail(folder / STACKS, _STACK_LINES) or silent.get(rank, ""),
                 )
-                shutil.rmtree(folder, ignore_errors=True)
+                remove_folder(folder)
             if self._port is not None:
                 self._port.close()
             while self._locks:
@@ -310,7 +310,15 @@ def _remove_abandoned_folders(temporary: str) -> None:
     for folder in Path(temporary).glob(f"{_FOLDER}*"):
         with suppress(OSError):  # of another user, or removed meanwhile
             if time.time() - folder.stat().st_mtime > _UNLOCKED_S and is_abandoned(folder):
-                shutil.rmtree(folder, ignore_errors=True)
+                remove_folder(folder)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove what a rank left, as far as that is possible."""
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+    except RecursionError:  # a thousand folders deep
+        subprocess.run(["rm", "-rf", "--", folder], check=False, stderr=subprocess.DEVNULL)  # noqa: S603, S607
 
 
 def tail(file: Path, lines: int) -> str:

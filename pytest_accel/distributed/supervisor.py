@@ -50,7 +50,8 @@ def main(session: int, folder: Path, command: list[str]) -> None:
         _reap(ended)
     _end_children(ended)
     if os.getppid() != session:  # which would have removed it
-        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(RecursionError):  # the next session removes it
+            shutil.rmtree(folder, ignore_errors=True)
     _end_as(ended.get(rank, signal.SIGKILL))
 
 

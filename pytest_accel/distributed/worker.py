@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import json
 import os
 import re
 import signal
@@ -21,7 +20,7 @@ from pytest_accel.distributed.processes import (
     disable_core_dump,
 )
 from pytest_accel.options import OPTIONS, WORKER_VARIABLE
-from pytest_accel.storage.codec import decode
+from pytest_accel.storage.codec import FormatError, decode, loads
 
 
 class RankConnection:
@@ -58,7 +57,12 @@ def begin_rank() -> RankConnection:
     The variable is removed from the environment: a pytest that a benchmark starts is no rank. On SIGTERM all stacks are
     written from C, so also while native code does not return to Python; then the signal ends the process.
     """
-    place = decode(RankSpec, json.loads(os.environ.pop(WORKER_VARIABLE)))
+    try:
+        place = decode(RankSpec, loads(os.environ.pop(WORKER_VARIABLE)))
+    except FormatError as error:
+        raise WorkerError(
+            f"{WORKER_VARIABLE}: {error}. A session sets it for its worker processes: unset it."
+        ) from None
     disable_core_dump()
     stacks = Path(place.folder, STACKS).open("wb")  # noqa: SIM115 - the handler writes into it
     faulthandler.register(signal.SIGTERM, file=stacks, all_threads=True, chain=True)

@@ -321,6 +321,8 @@ def project_table(pyproject: Path, name: str) -> Mapping[str, Any]:
         text = pyproject.read_bytes()
     except FileNotFoundError:
         return {}
+    except OSError as error:
+        raise CatalogueError(f"{pyproject} cannot be read: {error.strerror}. Move it away.") from None
     if b"pytest-accel" not in text:  # most projects: nothing to parse
         return {}
     try:

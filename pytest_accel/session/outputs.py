@@ -43,6 +43,7 @@ from pytest_accel.session.summary import (
 from pytest_accel.stats.causes import common_causes, lost
 from pytest_accel.stats.environment import safe_arguments
 from pytest_accel.stats.gate import Outcome, Policy
+from pytest_accel.stats.quantities import clipped
 from pytest_accel.stats.results import SessionResults, cost_line
 from pytest_accel.stats.run import Scalar
 from pytest_accel.storage.files import is_special_file, is_writable_folder, nearest_folder, write_atomic
@@ -340,6 +341,12 @@ def _make_folder(folder: Path) -> None:
 
 
 def _refuse_unwritable(option: str, path: Path) -> None:
+    try:
+        path.exists()
+    except OSError as error:
+        raise pytest.UsageError(
+            f"--accel-{option}: {clipped(path.name, 60)}: {error.strerror}. Name another file."
+        ) from None
     nearest = nearest_folder(path.parent)
     if path.is_dir():
         raise pytest.UsageError(f"--accel-{option}: {path} is a folder. Name a file in it.")

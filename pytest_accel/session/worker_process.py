@@ -65,7 +65,10 @@ class ItemResult:
 
 def become_worker(config: pytest.Config) -> None:
     """Connect to the session that started this process; called before anything else."""
-    config.stash[RANK_END] = end = begin_rank()
+    try:
+        config.stash[RANK_END] = end = begin_rank()
+    except WorkerError as error:
+        raise pytest.UsageError(str(error)) from None
     config.pluginmanager.register(end, "accel-rank-end")
     config.stash[_VERBOSITY] = config.option.verbose
     config.option.verbose = -2  # its log is for the benchmark's output: no header, no count of items

@@ -277,6 +277,12 @@ class TestUserPlatforms:
         result.stderr.fnmatch_lines([f"*{complaint}"])
         result.stderr.no_fnmatch_line("*Traceback*")
 
+    def test_folder_in_place_of_the_project_file_is_one_clear_error(self, bench):
+        bench.path("pyproject.toml").mkdir()
+        result = bench.run()
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        result.stderr.fnmatch_lines(["ERROR: *pyproject.toml cannot be read: Is a directory. Move it away."])
+
 
 class TestSeveralDevices:
     def test_more_gpus_than_there_are_are_refused_with_the_reason(self, bench, fake_nvml, monkeypatch):

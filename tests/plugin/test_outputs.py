@@ -213,6 +213,9 @@ class TestFiles:
         result = bench.run(f"--accel-{option}=folder.md")
         assert result.ret == pytest.ExitCode.USAGE_ERROR
         result.stderr.fnmatch_lines([f"ERROR: --accel-{option}: * is a folder. Name a file in it."])
+        result = bench.run(f"--accel-{option}={'a' * 300}.md")
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        result.stderr.fnmatch_lines([f"ERROR: --accel-{option}: a*: File name too long. Name another file."])
         assert not bench.processes("test_step")
 
     @pytest.mark.parametrize("missing", ["plotly", "jinja2"])

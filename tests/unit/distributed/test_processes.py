@@ -159,6 +159,18 @@ def test_folders_of_killed_owners_are_removed_by_the_next_start(tmp_path, monkey
     os.close(alive)
 
 
+def test_folder_of_a_thousand_levels_is_removed(tmp_path):
+    here = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("a", dir_fd=here)
+        below = os.open("a", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
+    processes.remove_folder(tmp_path)
+    assert not tmp_path.exists()
+
+
 @pytest.mark.parametrize(
     ("status", "words"),
     [

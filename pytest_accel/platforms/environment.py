@@ -14,7 +14,7 @@ from importlib import metadata
 from typing import TypeAlias
 
 from pytest_accel.platforms.devices import DetectedDevice
-from pytest_accel.platforms.host import HostFiles, allowed_cpus, format_list
+from pytest_accel.platforms.host import HostFiles, allowed_cpus, cpu_quota, format_list
 from pytest_accel.platforms.machine import find_cpu
 from pytest_accel.platforms.nvidia import opened
 from pytest_accel.stats.environment import (
@@ -82,6 +82,8 @@ def read_environment(
             threads = int(torch.get_num_threads())
         shown = "" if threads is None else str(threads)
         identity = {"cpu_model": model, "architecture": platform.machine(), "threads": shown}
+        if (quota := cpu_quota(files)) and quota < len(allowed_cpus()):  # as the power limit of a GPU
+            identity["cpu_quota"] = f"{quota:g}"
     else:
         identity, device_context = _device(hardware)
         identity["device_count"] = str(device_count)

@@ -24,6 +24,7 @@ TITLES: Mapping[str, str] = {
     "cpu_model": "CPU",
     "architecture": "architecture",
     "threads": "threads",
+    "cpu_quota": "CPU quota (CPUs)",
     "driver": "driver",
     "cuda": "CUDA",
     "cuda_driver": "CUDA of the driver",

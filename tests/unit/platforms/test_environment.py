@@ -116,6 +116,14 @@ class TestCpu:
             "threads": "1",
         }
 
+    @pytest.mark.parametrize(
+        ("limit", "quota"), [("50000 100000", "0.5"), ("400000 100000", None), ("max 100000", None)]
+    )
+    def test_quota_below_the_cpus_is_another_machine(self, host, monkeypatch, limit, quota):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+        files = {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": f"{limit}\n"}
+        assert read_environment(threads=1, **host(files)).identity.get("cpu_quota") == quota
+
     def test_threads_are_those_of_torch_where_not_told(self, torch, host):
         assert "threads" not in read_environment(**host()).identity
         torch()

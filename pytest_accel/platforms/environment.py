@@ -157,6 +157,7 @@ def _torch_settings() -> Facts:
     readers: Mapping[str, Callable[[], str]] = {
         "matmul_precision": lambda: torch.get_float32_matmul_precision().replace("highest", ""),
         "cudnn_enabled": lambda: "" if torch.backends.cudnn.enabled else "off",
+        "mkldnn_enabled": lambda: "" if torch.backends.mkldnn.enabled else "off",
         "cudnn_benchmark": lambda: "on" if torch.backends.cudnn.benchmark else "",
         "cudnn_tf32": lambda: "" if torch.backends.cudnn.allow_tf32 else "off",
         "sdpa_disabled": lambda: " ".join(

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from pytest_accel.stats.environment import Change, describe_briefly, is_setting
 from pytest_accel.stats.gate import (
+    LOSSES,
     Outcome,
     Policy,
     Verdict,
@@ -101,8 +102,9 @@ def causes_of(
     loss = lost(verdict)
     if verdict is None or not (baseline and candidate):
         return ()
-    doubted = verdict.outcome in {Outcome.REGRESSED, Outcome.UNSTABLE, Outcome.INCONCLUSIVE}
-    if not doubted and loss < Policy().delta:  # within a wide tolerance a loss has causes too
+    if (
+        verdict.outcome not in LOSSES and loss < Policy().delta
+    ):  # within a wide tolerance a loss has causes too
         return ()
     return find_causes(baseline, _losing(verdict, candidate), loss, changes, found)
 

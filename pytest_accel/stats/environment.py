@@ -41,6 +41,7 @@ TITLES: Mapping[str, str] = {
     "vllm": "vLLM",
     "matmul_precision": "matmul precision",
     "cudnn_enabled": "cuDNN enabled",
+    "mkldnn_enabled": "oneDNN enabled",
     "cudnn_benchmark": "cuDNN benchmark",
     "cudnn_tf32": "TF32 in convolutions",
     "sdpa_disabled": "attention backends disabled",
@@ -104,7 +105,7 @@ VARIABLES_SINCE_2 = _names("""
 # Of those, names of places say nothing of speed, and differ from job to job.
 _OF_PLACES = re.compile(r"(?:^|_)(?:DIR|ROOT|HOME|FILE|PATH|URL|HOST|PORT|IP|CACHE)(?:_|$)")
 _OF_TORCH = _names(
-    "matmul_precision cudnn_enabled cudnn_benchmark cudnn_tf32 sdpa_disabled deterministic max_autotune"
+    "matmul_precision cudnn_enabled mkldnn_enabled cudnn_benchmark cudnn_tf32 sdpa_disabled deterministic max_autotune"
 )
 # What an environment records: a fact that an earlier set had not is no change against it.
 FACTS, FACT_SET = "facts", "2"

@@ -56,7 +56,7 @@ _WRITTEN = {"baselines", "report.html", ".accel", ".benchmarks", ".pytest_cache"
 def demo(args: argparse.Namespace) -> int:
     """Record a baseline and catch a slowdown, in a small new project.
 
-    It needs no torch and no GPU, and takes half a minute, or a minute on a busy machine. Exit status 1 where a verdict is
+    It needs no torch and no GPU, and takes half a minute, one or two on a busy machine. Exit status 1 where a verdict is
     not the expected one.
     """
     from pytest_accel.stats.gate import Outcome
@@ -70,7 +70,11 @@ def demo(args: argparse.Namespace) -> int:
     missing = [name for name in ("jinja2", "plotly") if find_spec(name) is None]
     page = () if missing else ("--accel-report=report.html",)
     steps = (
-        ("Five runs, each in a fresh process, become the baseline.", ("--accel-record",), {Ending.RECORDED}),
+        (
+            "Three runs, each in a fresh process, become the baseline.",
+            ("--accel-record=3",),
+            {Ending.RECORDED},
+        ),
         (
             "The benchmark is measured again and judged against it.",
             (),

@@ -44,8 +44,8 @@ def test_it_records_judges_and_catches_a_slowdown(run, tmp_path):
     folder = tmp_path / "pytest-accel-demo"
     typed = [shlex.split(line.removeprefix("$ "))[-1] for line in text.splitlines() if line.startswith("$ ")]
     assert typed[0] == "pytest-accel-demo"
-    assert typed[1] == "--accel-record"
-    assert "recorded 5 runs" in text
+    assert typed[1] == "--accel-record=3"
+    assert "recorded 3 runs" in text
     assert not (tmp_path / "elsewhere").exists()
     assert "--accel-report=report.html" in typed
     assert "exit status 1" in text
@@ -90,7 +90,7 @@ def test_what_the_page_needs_is_named_and_the_rest_goes_on(run, sessions, monkey
     monkeypatch.setattr(demo, "find_spec", lambda name: None if name == "plotly" else sys)
     asked = sessions(Ending.RECORDED, Outcome.OK, Outcome.REGRESSED)
     assert "The HTML page of a session needs plotly: pip install plotly" in run()
-    assert asked == [("--accel-record",), (), ("--accel-slowdown=50%",)]
+    assert asked == [("--accel-record=3",), (), ("--accel-slowdown=50%",)]
 
 
 def test_interrupt_ends_it_without_a_traceback(run, monkeypatch):
@@ -106,7 +106,7 @@ def test_a_session_that_ends_otherwise_is_repeated_once_and_the_rest_goes_on(run
     slowed = ("--accel-slowdown=50%", "--accel-report=report.html")
     asked = sessions(Ending.RECORDED, Outcome.INCONCLUSIVE, Outcome.INVALID, Outcome.REGRESSED)
     text = run("a b", status=1)
-    assert asked == [("--accel-record",), (), (), slowed]
+    assert asked == [("--accel-record=3",), (), (), slowed]
     assert "Not as expected: The benchmark is measured again" in text
     assert "'a b/report.html'" in text
     assert max(map(len, text.splitlines())) <= 80
@@ -114,4 +114,4 @@ def test_a_session_that_ends_otherwise_is_repeated_once_and_the_rest_goes_on(run
     assert "Not as expected: this machine was busier" in run(
         "a b"
     )  # the files of an earlier demo are replaced
-    assert asked == [("--accel-record",), (), slowed, slowed]
+    assert asked == [("--accel-record=3",), (), slowed, slowed]

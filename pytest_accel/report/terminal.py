@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from pytest_accel.report.remedies import removal
 from pytest_accel.report.verdicts import deciding, word
-from pytest_accel.stats.baseline_quality import NO_GATE, FrozenTolerance
+from pytest_accel.stats.baseline_quality import MOST_RESOLVED, NO_GATE, FrozenTolerance
 from pytest_accel.stats.causes import Cause, cause_lines
 from pytest_accel.stats.environment import Change, describe, describe_briefly, is_setting
 from pytest_accel.stats.gate import THROUGHPUT, Estimate, Outcome, Verdict, loss
@@ -156,7 +156,7 @@ def way_out(verdict: Verdict, enough: str = "") -> tuple[str, str]:
     if resolution <= verdict.tolerance:
         why = f"noise {percent(noise)} would resolve {percent(resolution)}, but the runs do not agree"
         return why, "measure again, and look at what differs from process to process"
-    if 3.7 * noise <= verdict.tolerance and verdict.baseline_runs < MAX_RUNS:
+    if MOST_RESOLVED * noise <= verdict.tolerance and verdict.baseline_runs < MAX_RUNS:
         remedy = "record more baseline runs with --accel-record"
     elif resolution > NO_GATE:
         remedy = f"no gate holds on it: {_quieten(verdict.of)}"

@@ -20,6 +20,8 @@ from pytest_accel.commands import (  # noqa: F401 - each registers itself
 from pytest_accel.commands.registry import COMMANDS, GROUPS, Command
 from pytest_accel.stats.quantities import did_you_mean
 
+_OF_PYTEST = {"record": "pytest --accel-record", **dict.fromkeys(("check", "judge", "run", "test"), "pytest")}
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command: 0 all is well, 1 it found what it looks for, 2 wrong usage or a wrong file."""
@@ -33,10 +35,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     runs_pytest = "called" in args and COMMANDS[args.called].runs_pytest
     if unknown:
         hint = ": what is pytest's goes after --" if runs_pytest and not for_pytest else ""
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        args.parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     called = " ".join(args.called)
     if for_pytest and not runs_pytest:
-        parser.error(f"{called} runs no pytest: nothing may follow --")
+        args.parser.error(f"{called} runs no pytest: nothing may follow --")
     args.for_pytest = for_pytest
     try:
         return int(args.run(args))
@@ -63,9 +65,12 @@ def _refuse_unknown_command(parser: argparse.ArgumentParser, words: Sequence[str
         if word.startswith("-") or named in known:
             return
         if not any(each.startswith(f"{named} ") for each in known):
-            parser.error(
-                f"there is no command {named!r}.{did_you_mean(named, known)} `pytest-accel` lists them."
+            does = (
+                f" pytest does it: `{_OF_PYTEST[named]}`."
+                if named in _OF_PYTEST
+                else did_you_mean(named, known)
             )
+            parser.error(f"there is no command {named!r}.{does} `pytest-accel` lists them.")
 
 
 def _divide(argv: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -105,4 +110,4 @@ def _add(commands: argparse._SubParsersAction[argparse.ArgumentParser], name: st
         sub.add_argument(*names, **options)
     if each.runs_pytest:
         sub.usage = f"{sub.format_usage().removeprefix('usage: ').rstrip()} -- PYTEST_ARGS"
-    sub.set_defaults(run=each.run, called=each.name)
+    sub.set_defaults(run=each.run, called=each.name, parser=sub)

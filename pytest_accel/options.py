@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -338,6 +338,26 @@ def add_options(parser: pytest.Parser) -> None:
             parser.addini(option.key, option.help.replace("%%", "%"), type=kind, default=None)
 
 
+def refuse_misspelt_options(parser: pytest.Parser, args: Sequence[str]) -> None:
+    """Name the nearest option of ours for one that nothing declares: pytest names none."""
+    _, unknown = parser.parse_known_and_unknown_args(args)
+    ours = {option.flag for option in OPTIONS if option.on_command_line}
+    for word in unknown:
+        name = word.partition("=")[0]
+        if name.startswith("--accel-"):
+            hint = _nearest(name, ours, "--accel-")
+            raise pytest.UsageError(f"{name}: there is no such option.{hint} `pytest --help` lists all.")
+
+
+def _nearest(name: str, known: Iterable[str], prefix: str) -> str:
+    """Return ` Did you mean X?`, or nothing; the prefix that all have would make all of them resemble each other."""
+    from difflib import get_close_matches
+
+    ends = sorted(each.removeprefix(prefix) for each in known)
+    near = get_close_matches(name.removeprefix(prefix), ends, n=1)
+    return f" Did you mean {prefix}{near[0]}?" if near else ""
+
+
 def read_settings(config: pytest.Config, environ: Mapping[str, str] = os.environ) -> Settings:
     """Resolve all settings; a bad value is a usage error that names it, its origin and the remedy."""
     values: dict[str, Any] = {}
@@ -383,11 +403,7 @@ def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:
             raise pytest.UsageError(
                 f"{name}: it is no variable. Write {known[name].flag} on the command line."
             )
-        from difflib import get_close_matches
-
-        ends = sorted(each.removeprefix(prefix) for each in settable)
-        near = get_close_matches(name.removeprefix(prefix), ends, n=1)
-        hint = f" Did you mean {prefix}{near[0]}?" if near else ""
+        hint = _nearest(name, settable, prefix)
         raise pytest.UsageError(
             f"{name}: there is no such setting.{hint} Unset it: then `pytest --help` lists all."
         )

@@ -43,6 +43,7 @@ from pytest_accel.options import (
     add_options,
     ignore_values_in_root,
     read_settings,
+    refuse_misspelt_options,
 )
 
 
@@ -54,9 +55,14 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
     pluginmanager.add_hookspecs(pytest_accel.hookspecs)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_load_initial_conftests(
+    early_config: pytest.Config, parser: pytest.Parser, args: list[str]
+) -> Generator[None, object, object]:
     ignore_values_in_root(early_config)
+    loaded = yield
+    refuse_misspelt_options(parser, args)  # conftest files have declared theirs
+    return loaded
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,6 +52,7 @@ GROUPS["baseline"] = "Show and check baselines, add runs to them, edit them."
 def show(args: argparse.Namespace) -> int:
     """Show stored runs, their noise, and the loss that they catch."""
     from pytest_accel.report.baselines import ShownBenchmark, shown, shown_json
+    from pytest_accel.report.terminal import fitted
     from pytest_accel.stats.baseline_quality import platform_prior
     from pytest_accel.storage.baselines import BaselineStore, runs_of_platform
 
@@ -57,7 +60,10 @@ def show(args: argparse.Namespace) -> int:
     if args.check:
         return _check(folder)
     store = BaselineStore(folder)
-    files = store.files(args.platform)
+    files = [
+        replace(file, removed=tuple(each for each in file.removed if wanted(each.benchmark)))
+        for file in store.files(args.platform)
+    ]
     priors = {
         platform: platform_prior(runs_of_platform(store, platform))
         for platform in {file.platform for file in files}
@@ -69,9 +75,31 @@ def show(args: argparse.Namespace) -> int:
         if wanted(key)
     ]
     if not stored:
-        raise ValueError(f"No baseline in {folder / args.platform} matches -k {args.keyword!r}.")
-    print(json.dumps(shown_json(stored), indent=2) if args.json else "\n".join(shown(stored)))
+        raise ValueError(_none(folder, files, args))
+    if args.json:
+        print(json.dumps(shown_json(stored), indent=2))
+    else:
+        print("\n".join([*shown(stored), *fitted(_tolerance_of_project())]))
     return 0
+
+
+def _none(folder: Path, files: Sequence[BaselineFile], args: argparse.Namespace) -> str:
+    if any(file.benchmarks for file in files):
+        return f"No baseline in {folder / args.platform} matches -k {args.keyword!r}."
+    return (
+        f"There are no baselines in {folder}. Record them with `pytest --accel-record`, or name another folder with "
+        "--baselines."
+    )
+
+
+def _tolerance_of_project() -> list[str]:
+    project = find_project(Path.cwd())
+    given = project.ini.get("accel_tolerance", "auto")  # auto is what is stored
+    return (
+        []
+        if given == "auto"
+        else [f"accel_tolerance = {given} in {project.file} goes before stored tolerances."]
+    )
 
 
 def _check(folder: Path) -> int:
@@ -143,7 +171,13 @@ def accept(args: argparse.Namespace) -> int:
     argument("--tolerance", metavar="5%", help="5%%, auto (what the runs resolve, at least 3%%) or default"),
     argument("--noisy", action="store_true", help="of --tolerance: only benchmarks too noisy for theirs"),
     argument("--anchor", choices=("set", "clear"), help="make the stored runs the anchor, or remove it"),
-    argument("--remove", action="append", default=[], metavar="ID", help="a benchmark; repeatable"),
+    argument(
+        "--remove",
+        action="append",
+        default=[],
+        metavar="ID",
+        help="a benchmark, by its id or name; repeatable",
+    ),
     group="baseline",
     example="baseline edit h200 --tolerance 8% --reason 'noisy node'",
 )
@@ -155,36 +189,31 @@ def edit(args: argparse.Namespace) -> int:
     from pytest_accel.storage.baseline_edits import edit_baselines
     from pytest_accel.storage.baselines import BaselineStore
 
-    folder, wanted, edits = baselines_folder(args), by_keyword(args.keyword), _edits(args)
-    if len(edits) != 1:
+    folder, wanted = baselines_folder(args), by_keyword(args.keyword)
+    if (args.tolerance is not None) + bool(args.anchor) + bool(args.remove) != 1:
         raise ValueError("Choose one of --tolerance, --anchor and --remove; each gets its own reason.")
     store = BaselineStore(folder)
     files = store.files(args.platform)
-    _refuse_unknown(args.remove, files)
     if not any(wanted(key) for file in files for key in file.benchmarks):
-        raise ValueError(f"No baseline in {folder / args.platform} matches -k {args.keyword!r}.")
-    lines = edit_baselines(store, files, edits[0], reason=args.reason, at=_now(), wanted=wanted)
+        raise ValueError(_none(folder, files, args))
+    chosen = _edit(args, files)
+    lines = edit_baselines(store, files, chosen, reason=args.reason, at=_now(), wanted=wanted)
     print("\n".join(lines or ["There is nothing to change."]))
-    project = find_project(Path.cwd())
-    if args.tolerance is not None and (overridden := project.ini.get("accel_tolerance")):
-        print(f"accel_tolerance = {overridden} in {project.file} goes before stored tolerances.")
+    if args.tolerance is not None:
+        print("".join(f"{line}\n" for line in _tolerance_of_project()), end="")
     if lines and not args.reason.strip():
         print('Nothing was changed. Write it with --reason "...".')
     return 0
 
 
-def _edits(args: argparse.Namespace) -> list[EntryEdit]:
-    from pytest_accel.stats.run import both_keys
+def _edit(args: argparse.Namespace, files: Sequence[BaselineFile]) -> EntryEdit:
     from pytest_accel.storage.baseline_edits import remove, set_anchor, set_tolerance
 
-    edits = []
     if args.tolerance is not None:
-        edits.append(set_tolerance(_tolerance(args.tolerance), noisy_only=args.noisy))
+        return set_tolerance(_tolerance(args.tolerance), noisy_only=args.noisy)
     if args.anchor:
-        edits.append(set_anchor(clear=args.anchor == "clear"))
-    if args.remove:
-        edits.append(remove({key for name in args.remove for key in (name, *both_keys(name))}))
-    return edits
+        return set_anchor(clear=args.anchor == "clear")
+    return remove({key for name in args.remove for key in _keys_of(name, files)})
 
 
 def _tolerance(text: str) -> Tolerance:
@@ -198,17 +227,20 @@ def _tolerance(text: str) -> Tolerance:
         raise ValueError(f"--tolerance {text!r} {error} Or auto, or default.") from None
 
 
-def _refuse_unknown(named: list[str], files: list[BaselineFile]) -> None:
+def _keys_of(name: str, files: Sequence[BaselineFile]) -> set[str]:
+    """Return the keys of an id, or of a name that only one benchmark has."""
     from pytest_accel.stats.quantities import did_you_mean
     from pytest_accel.stats.run import both_keys, node_id_of
 
-    keys = {key for file in files for key in file.benchmarks}
-    for name in named:
-        if keys.isdisjoint((name, *both_keys(name))):
-            ids = {node_id_of(key) for key in keys}
-            same = sorted(each for each in ids if each.endswith(f"::{name}"))
-            hint = f" Write {' or '.join(same)}." if same else did_you_mean(name, ids)
-            raise ValueError(f"--remove {name}: no baseline has it.{hint}")
+    stored = {key for file in files for key in file.benchmarks}
+    if keys := stored & {name, *both_keys(name)}:
+        return keys
+    ids = {node_id_of(key) for key in stored}
+    same = sorted(each for each in ids if each.endswith(f"::{name}"))
+    if len(same) == 1:
+        return _keys_of(same[0], files)
+    hint = f" Write {' or '.join(same)}." if same else did_you_mean(name, ids)
+    raise ValueError(f"--remove {name}: no baseline has it.{hint}")
 
 
 def _now() -> str:

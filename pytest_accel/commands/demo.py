@@ -7,31 +7,33 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Collection
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_accel.commands.registry import argument, command
+from pytest_accel.report.terminal import fitted, line_text
 
 if TYPE_CHECKING:
-    from pytest_accel.stats.results import Result
+    from pytest_accel.stats.results import Result, Status
 
-# The digest takes the same time in every process (1 to 2 % of run-to-run noise on a shared virtual machine), and no torch.
+# A step that computes would be slower by the load of the moment; a sleep keeps its length, in every process.
 FILES = {
     "test_demo.py": """\
-import hashlib
+import time
 
 from pytest_accel import cpu
 
 
+# It waits, as for a device: a wait lasts equally long on a busy machine. A step of yours computes.
 @cpu
-def test_digest(accel):
-    data = bytes(4_000_000)
-    accel.measure(lambda: hashlib.sha256(data).digest(), work=4, unit="MB")
+def test_wait(accel):
+    accel.measure(lambda: time.sleep(0.03), work=1, unit="steps")
 """,
     "pytest.ini": """\
 [pytest]
-# Time for the rounds of one run, and the loss that passes: 5 s and 5 % are the defaults, for quiet machines.
+# Time for the rounds of one run, and the loss that passes: 5 s and 5 % are the defaults, for real steps.
 accel_budget = 500ms
 accel_tolerance = 20%
 """,
@@ -54,7 +56,8 @@ _WRITTEN = {"baselines", "report.html", ".accel", ".benchmarks", ".pytest_cache"
 def demo(args: argparse.Namespace) -> int:
     """Record a baseline and catch a slowdown, in a small new project.
 
-    It needs no torch and no GPU, and takes half a minute. Exit status 1 where a verdict is not the expected one.
+    It needs no torch and no GPU, and takes half a minute, one or two on a busy machine. Exit status 1 where a verdict is
+    not the expected one.
     """
     from pytest_accel.stats.gate import Outcome
     from pytest_accel.stats.results import Ending
@@ -62,37 +65,59 @@ def demo(args: argparse.Namespace) -> int:
     folder: Path = args.folder
     _write_project(folder)
     shown = shlex.quote(str(folder))
-    print(
-        f"{shown} has one benchmark, test_demo.py, and settings for a busy machine, pytest.ini.\n\n$ cd {shown}"
-    )
+    _say(f"{shown} has one benchmark, test_demo.py, and its settings, pytest.ini.\n")
+    print(f"$ cd {shown}")
     missing = [name for name in ("jinja2", "plotly") if find_spec(name) is None]
     page = () if missing else ("--accel-report=report.html",)
     steps = (
-        ("Five runs, each in a fresh process, become the baseline.", ("--accel-record",), Ending.RECORDED),
-        ("The benchmark is measured again and judged against it.", (), Outcome.OK),
+        (
+            "Three runs, each in a fresh process, become the baseline.",
+            ("--accel-record=3",),
+            {Ending.RECORDED},
+        ),
+        (
+            "The benchmark is measured again and judged against it.",
+            (),
+            {Outcome.OK, Outcome.IMPROVED},
+        ),
         (
             "Every step takes twice as long: the test fails.",
             ("--accel-slowdown=50%", *page),
-            Outcome.REGRESSED,
+            {Outcome.REGRESSED},
         ),
     )
-    for text, options, expected in steps:
-        print(f"\n# {text}")
-        result = _pytest(folder, options)
-        if result.status is not expected and not (result.status is Outcome.IMPROVED and not options):
-            print(
-                f"\nThis should have been {expected.value}: the machine was busier in one session than in the other. "
-                f"`pytest-accel doctor` shows what disturbs it. Try again: pytest-accel demo {shown}"
-            )
-            return 1
+    missed = [
+        text for text, options, expected in steps if not _ends_as_expected(folder, text, options, expected)
+    ]
     if missing:
-        print(f"\nThe HTML page of a session needs {' and '.join(missing)}: pip install {' '.join(missing)}")
+        _say(f"\nThe HTML page of a session needs {' and '.join(missing)}: pip install {' '.join(missing)}")
     else:
-        print(f"\nThe page of the last session, for a browser: {shlex.quote(str(folder / 'report.html'))}")
-    print(
+        _say(f"\nThe page of the last session, for a browser: {shlex.quote(str(folder / 'report.html'))}")
+    if missed:
+        _say(
+            f"Not as expected: {' '.join(missed)} `pytest-accel doctor` shows what disturbs this machine. "
+            f"Try again: pytest-accel demo {shown}"
+        )
+        return 1
+    _say(
         "Next: `pytest-accel doctor` names the platforms of this machine; mark a test of yours with one of them."
     )
     return 0
+
+
+def _say(text: str) -> None:
+    print("\n".join(line for each in text.split("\n") for line in fitted([each])), flush=True)
+
+
+def _ends_as_expected(
+    folder: Path, text: str, options: tuple[str, ...], expected: Collection[Status]
+) -> bool:
+    """Run a session, and once more where it ended otherwise."""
+    _say(f"\n# {text}")
+    if _pytest(folder, options).status in expected:
+        return True
+    _say("\n# Not as expected: this machine was busier in one session than in the other. Once more:")
+    return _pytest(folder, options).status in expected
 
 
 def _write_project(folder: Path) -> None:
@@ -119,7 +144,6 @@ def _write_project(folder: Path) -> None:
 def _pytest(folder: Path, options: tuple[str, ...]) -> Result:
     """Run pytest there, print its command and verdict, and return its result; ValueError where it measured nothing."""
     from pytest_accel.commands.runner import runner_environment
-    from pytest_accel.report.terminal import line_text
     from pytest_accel.session.summary import pytest_command
     from pytest_accel.stats.quantities import si
     from pytest_accel.storage.history import History
@@ -141,6 +165,6 @@ def _pytest(folder: Path, options: tuple[str, ...]) -> Result:
     throughput = f"{si(result.throughput)} {result.unit}/s" if result.throughput else "not measured"
     for line in result.lines:
         if line.status is not None:
-            print(f"    {line_text(result.label, line)}")
-    print(f"    {throughput}; exit status {done.returncode}", flush=True)
+            _say(f"    {line_text(result.label, line)}")
+    _say(f"    {throughput}; exit status {done.returncode}")
     return result

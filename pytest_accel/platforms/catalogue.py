@@ -258,6 +258,10 @@ class Catalogue:
         try:
             return parse_name(name, self.devices)
         except PlatformNameError as error:
+            if name == "gpu":  # not a misspelt cpu
+                raise UnknownPlatform(
+                    "there is no platform 'gpu' for any GPU: leave the marker out, or name platforms such as h200, a100."
+                ) from None
             raise UnknownPlatform(
                 f"{error}{did_you_mean(name, self.names())} `pytest --markers` lists every platform; add your own in"
                 f" pyproject.toml: [{PYPROJECT_TABLE}.NAME] with patterns = ['…']."

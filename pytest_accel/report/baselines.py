@@ -128,19 +128,21 @@ def _environments(stored: Sequence[ShownBenchmark]) -> Iterator[str]:
 
 
 def _ledger(stored: Sequence[ShownBenchmark]) -> Iterator[str]:
-    """Yield the lines of the ledgers; a line that several benchmarks share comes once."""
+    """Yield the lines of the ledgers in the order of time; a line that several benchmarks share comes once."""
     found: dict[LedgerEntry, list[str]] = {}
     for each in stored:
         for line in each.entry.ledger:
             found.setdefault(line, []).append(each.key.partition("::")[2] or each.key)
-    for line, names in sorted(found.items(), key=lambda each: each[0].at):
-        done = f"{line.at} {line.action} {counted(line.runs, 'run')}, session {line.session}"
+    lines: list[tuple[str, str]] = []
+    for line, names in found.items():
+        done = f"{line.action} {counted(line.runs, 'run')}, session {line.session}"
         reason = f": {line.reason}" if line.reason else ""
-        yield printable(
-            f"ledger {done}{reason} ({names[0] if len(names) == 1 else counted(len(names), 'benchmark')})"
-        )
-    for gone in dict.fromkeys(gone for each in stored for gone in each.file.removed):
-        yield printable(f"ledger {gone.at} prune {gone.benchmark}: {gone.reason}")
+        of = names[0] if len(names) == 1 else counted(len(names), "benchmark")
+        lines.append((line.at, f"{done}{reason} ({of})"))
+    removed = dict.fromkeys(gone for each in stored for gone in each.file.removed)
+    lines += [(gone.at, f"remove {gone.benchmark}: {gone.reason}") for gone in removed]
+    for at, text in sorted(lines, key=lambda each: each[0]):
+        yield printable(f"ledger {at} {text}")
 
 
 def shown_json(stored: Iterable[ShownBenchmark]) -> list[dict[str, Any]]:

@@ -16,6 +16,8 @@ from pytest_accel.stats.results import Ending, Result
 from pytest_accel.stats.run import MAX_RUNS, RECORD_RUNS, WHEEL_SUITES, in_wheel
 
 Command = tuple[str, str]  # title and command
+REPLACE = "--accel-update --accel-reason='too noisy before'"
+REPLACE_RUNS = f"replace its runs: {REPLACE}"  # in the note of a recording that is too noisy
 _REASON_CHARACTERS = 200
 _RUNS_A_DAY = 2  # of a recording that goes on: a second run shows what is of the day and what of the process
 # Options of a session that belong to the measurement itself, or name where it is kept.
@@ -53,7 +55,7 @@ def _causes(result: Result, *, has_past: bool) -> list[Command]:
     return [("Look for what is wrong with the machine", "pytest-accel doctor"), *since]
 
 
-def remedy(
+def remedy(  # noqa: PLR0911 - one a status
     results: Sequence[Result], command: Sequence[str], session: Sequence[Result] = ()
 ) -> Command | None:
     """Return one command for results of one status; None where no command helps.
@@ -70,6 +72,11 @@ def remedy(
             room = min(MAX_RUNS - len(each.baseline) for each in more)
             count = "" if room >= RECORD_RUNS else f"={room}"
             return "Add baseline runs", f"{rerun(more, command, session)} --accel-record{count}"
+        case Ending.RECORDED if noisy := [each for each in results if is_too_noisy(each)]:
+            return (
+                "Quieten the machine, and replace the noisy runs",
+                f"{rerun(noisy, command, session)} {REPLACE}",
+            )
         case Ending.RECORDED if runs := [n for each in results if (n := _runs_a_day(each, command)) > 0]:
             what = f"Go on recording on other days, until runs of {MIN_SESSIONS} sessions are stored"
             return what, f"{again} --accel-record={min(runs)}"
@@ -93,6 +100,11 @@ def _reason(results: Sequence[Result]) -> str:
     changes = {result.changes for result in results}
     found = describe(changes.pop()) if len(changes) == 1 else ""
     return shlex.quote(clipped(printable(found), _REASON_CHARACTERS) or "why it may stay so")
+
+
+def is_too_noisy(result: Result) -> bool:
+    """Return whether a recording is noisier than its tolerance allows; more runs would be pooled with the noisy ones."""
+    return any(REPLACE_RUNS in line.text for line in result.lines)
 
 
 def _runs_a_day(result: Result, command: Sequence[str]) -> int:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from pytest_accel.report.remedies import removal
 from pytest_accel.report.verdicts import deciding, word
-from pytest_accel.stats.baseline_quality import NO_GATE, FrozenTolerance
+from pytest_accel.stats.baseline_quality import MOST_RESOLVED, NO_GATE, FrozenTolerance
 from pytest_accel.stats.causes import Cause, cause_lines
 from pytest_accel.stats.environment import Change, describe, describe_briefly, is_setting
 from pytest_accel.stats.gate import THROUGHPUT, Estimate, Outcome, Verdict, loss
@@ -156,7 +156,7 @@ def way_out(verdict: Verdict, enough: str = "") -> tuple[str, str]:
     if resolution <= verdict.tolerance:
         why = f"noise {percent(noise)} would resolve {percent(resolution)}, but the runs do not agree"
         return why, "measure again, and look at what differs from process to process"
-    if 3.7 * noise <= verdict.tolerance and verdict.baseline_runs < MAX_RUNS:
+    if MOST_RESOLVED * noise <= verdict.tolerance and verdict.baseline_runs < MAX_RUNS:
         remedy = "record more baseline runs with --accel-record"
     elif resolution > NO_GATE:
         remedy = f"no gate holds on it: {_quieten(verdict.of)}"
@@ -286,7 +286,7 @@ def screen_width() -> int | None:
 def padded_rows(
     columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | None = None
 ) -> tuple[list[list[Cell]], list[str]]:
-    """Return a header and the rows, padded, and the titles of columns that `width` has no room for.
+    """Return a header and the rows, padded, and lines that name the columns that `width` has no room for.
 
     Columns without a value are left out. The most important columns come first: the last ones are left out until the others
     fit. Where even two are too wide, the first column's texts lose their middle, and then the second's: half of the width
@@ -298,6 +298,7 @@ def padded_rows(
         for i in shown
     }
     left_out: list[str] = []
+    enough = _table_width(shown, widths)
     if width is not None:
         wanted = dict(widths)
         if shown and _table_width(shown[:2], widths) > width:
@@ -315,24 +316,19 @@ def padded_rows(
         text = blanks + text if columns[index].right else text + blanks
         return replace(cell, text=text.rstrip() if index == shown[-1] else text + GAP)
 
-    return [[padded(index, row[index]) for index in shown] for row in (header, *rows)], left_out
+    hint = f"No room for: {', '.join(left_out)} (COLUMNS={enough} shows them)."
+    lines = wrapped(hint, width) if left_out else []
+    return [[padded(index, row[index]) for index in shown] for row in (header, *rows)], lines
 
 
 def _table_width(shown: Sequence[int], widths: Mapping[int, int]) -> int:
     return sum(widths[index] for index in shown) + len(GAP) * (len(shown) - 1)
 
 
-def left_out_text(titles: Sequence[str], width: int | None) -> list[str]:
-    """Return what says which columns a narrow terminal does not show."""
-    return wrapped(f"No room for: {', '.join(titles)} (COLUMNS=200 shows them).", width) if titles else []
-
-
 def lines_of(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> list[str]:
     """Return a table as lines that fit the terminal."""
-    width = screen_width()
-    padded, left_out = padded_rows(columns, rows, width)
-    lines = ["".join(cell.text for cell in row).rstrip() for row in padded]
-    return [*lines, *left_out_text(left_out, width)]
+    padded, left_out = padded_rows(columns, rows, screen_width())
+    return [*("".join(cell.text for cell in row).rstrip() for row in padded), *left_out]
 
 
 def wrapped(text: str, width: int | None, *, first: str = "", indent: str = "    ") -> list[str]:

@@ -22,7 +22,7 @@ from pytest_accel.markers import is_benchmark
 from pytest_accel.options import baselines_root, data_root, file_to_write, history_file
 from pytest_accel.report.columns import columns_and_rows
 from pytest_accel.report.markdown import STEP_SUMMARY, append_step_summary, render_summary
-from pytest_accel.report.terminal import left_out_text, note, padded_rows, screen_width
+from pytest_accel.report.terminal import note, padded_rows, screen_width
 from pytest_accel.session.accel import SESSION_ID
 from pytest_accel.session.results import (
     ItemReports,
@@ -304,15 +304,15 @@ class Outputs:
     def write_terminal(self, terminal: pytest.TerminalReporter) -> None:
         if self.final is None:
             return
-        results, width = self.final.results, screen_width()
+        results = self.final.results
         if shown := [result for result in results if result.runs or result.verdicts]:
             terminal.write_sep("-", "accelerator benchmarks", blue=True)
-            rows, left_out = padded_rows(*columns_and_rows(shown), width)
+            rows, left_out = padded_rows(*columns_and_rows(shown), screen_width())
             for row in rows:
                 for cell in row:
                     terminal.write(cell.text, **cell.markup)
                 terminal.write("\n")
-            for text in left_out_text(left_out, width):
+            for text in left_out:
                 terminal.write_line(text)
         noun = "recording" if self.settings.record else "verdict"
         cost = cost_line([case.spent for case in self.session.cases.values()], noun)

@@ -12,6 +12,7 @@ import pytest
 
 from pytest_accel.report.columns import METRICS_IN_COLUMNS
 from pytest_accel.report.history import recurring
+from pytest_accel.report.remedies import REPLACE_RUNS
 from pytest_accel.report.terminal import (
     frozen_text,
     line_of,
@@ -123,7 +124,7 @@ def _recording_notes(case: Case) -> Iterator[str]:
     quality = case.quality
     if quality is None:
         return
-    if quality.provisional:
+    if quality.provisional and not quality.is_surely_noisy:
         yield f"provisional ({quality.provisional}): record again on other days, runs of one session resemble each other"
     if case.frozen is not None:
         yield frozen_text(case.frozen)
@@ -132,7 +133,7 @@ def _recording_notes(case: Case) -> Iterator[str]:
     if quality.is_surely_noisy:
         yield (
             f"run-to-run noise {percent(quality.noise)} resolves a loss of {percent(quality.resolution)} here, and "
-            f"its tolerance is {percent(quality.tolerance)}: quieten the machine (pytest-accel doctor), and record anew"
+            f"its tolerance is {percent(quality.tolerance)}: quieten the machine (pytest-accel doctor), and {REPLACE_RUNS}"
         )
 
 

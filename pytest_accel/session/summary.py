@@ -18,7 +18,7 @@ from pytest_accel.distributed.device_check import DeviceCheck, find_stragglers
 from pytest_accel.options import Settings, baselines_root
 from pytest_accel.platforms.catalogue import PlatformName
 from pytest_accel.report.columns import all_synthetic
-from pytest_accel.report.remedies import naming, rerun
+from pytest_accel.report.remedies import REPLACE, is_too_noisy, naming, rerun
 from pytest_accel.report.terminal import fitted, line_text, note
 from pytest_accel.report.verdicts import VERDICTS, doctor_line
 from pytest_accel.session.case import Case
@@ -166,13 +166,25 @@ def _reference_lines(settings: Settings, measured: Sequence[Result]) -> Iterator
 
 
 def _recorded_lines(config: pytest.Config, settings: Settings, measured: Sequence[Result]) -> Iterator[Line]:
-    kept = [result for result in measured if result.status is Ending.RECORDED]
-    if kept:
-        root = os.path.relpath(baselines_root(settings, config.rootpath), config.invocation_params.dir)
-        files = sorted({f"{root}/{result.disk_name}/{result.suite}.json" for result in kept})
+    root = os.path.relpath(baselines_root(settings, config.rootpath), config.invocation_params.dir)
+    commit = not root.startswith(".accel/")
+    recorded = [result for result in measured if result.status is Ending.RECORDED]
+    noisy = [result for result in recorded if is_too_noisy(result)]
+    bad, good = (
+        sorted({f"{root}/{result.disk_name}/{result.suite}.json" for result in each})
+        for each in (noisy, recorded)
+    )
+    if good := [file for file in good if file not in bad]:
         named = "" if settings.baselines == Settings().baselines else f" --baselines {shlex.quote(root)}"
-        commit = "" if root.startswith(".accel/") else ", and commit it"
-        yield f"Recorded in {', '.join(files)}: look at it (pytest-accel baseline show{named}){commit}.", {}
+        also = ", and commit it" if commit else ""
+        yield f"Recorded in {', '.join(good)}: look at it (pytest-accel baseline show{named}){also}.", {}
+    if bad:
+        not_yet = "do not commit it, " if commit else ""
+        text = (
+            f"Recorded in {', '.join(bad)}: {not_yet}{counted(len(noisy), 'benchmark')} too noisy. "
+            "Quieten the machine (pytest-accel doctor), and replace the noisy runs"
+        )
+        yield from _command_lines(config, text, noisy, measured, REPLACE)
 
 
 def unmet_lines(unmet: Iterable[str], *, measured: bool) -> Iterator[str]:
@@ -184,7 +196,7 @@ def unmet_lines(unmet: Iterable[str], *, measured: bool) -> Iterator[str]:
         yield f"and {counted(more, 'test')} of {counted(len(counts) - _MOST_REQUIREMENTS, 'other requirement')}"
 
 
-# --- the command that records missing baselines ---------------------------------------------------
+# --- commands that record ---------------------------------------------------------------------
 
 
 def _remedy_lines(config: pytest.Config, settings: Settings, measured: Sequence[Result]) -> Iterator[Line]:
@@ -197,11 +209,18 @@ def _remedy_lines(config: pytest.Config, settings: Settings, measured: Sequence[
     platforms = ", ".join(sorted({result.disk_name for result in missing}))
     elsewhere = _other_folders(settings, config.rootpath, missing)
     first = f"No baseline on {platforms} for {len(missing)} of {len(measured)} benchmarks.{elsewhere}"
+    yield from _command_lines(config, f"{first} Record one", missing, measured, "--accel-record")
+
+
+def _command_lines(
+    config: pytest.Config, text: str, results: Sequence[Result], measured: Sequence[Result], options: str
+) -> Iterator[Line]:
+    """Yield what to do, and the command that does it."""
     if LAUNCHER_RANKS in config.stash:  # the launcher's command is not known here
-        yield f"{first} Record one by adding --accel-record to pytest's arguments.", {}
+        yield f"{text} by adding {options} to pytest's arguments.", {}
         return
-    yield f"{first} Record one with:", {}
-    yield f"    {_record_command(config, missing, measured)}", {"bold": True}
+    yield f"{text} with:", {}
+    yield f"    {_command(config, results, measured)} {options}", {"bold": True}
 
 
 def _other_folders(settings: Settings, rootpath: Path, missing: Sequence[Result]) -> str:
@@ -217,7 +236,7 @@ def _other_folders(settings: Settings, rootpath: Path, missing: Sequence[Result]
     return f" {root.name} has those of {', '.join(there[:_MOST_PLATFORMS])}{more}."
 
 
-def _record_command(config: pytest.Config, missing: Sequence[Result], measured: Sequence[Result]) -> str:
+def _command(config: pytest.Config, results: Sequence[Result], measured: Sequence[Result]) -> str:
     """Return the command of the page and the proposal, for this pytest and the folder that it was called in."""
     command = safe_arguments(list(map(str, config.invocation_params.args)))
 
@@ -225,8 +244,8 @@ def _record_command(config: pytest.Config, missing: Sequence[Result], measured: 
         is_of_wheel = naming([result.benchmark], command) != [result.benchmark]
         return result if is_of_wheel else replace(result, benchmark=from_here(config, result.benchmark))
 
-    again = rerun([*map(here, missing)], command, [*map(here, measured)])
-    return f"{shlex.join(pytest_command())}{again.removeprefix('pytest')} --accel-record"
+    again = rerun([*map(here, results)], command, [*map(here, measured)])
+    return f"{shlex.join(pytest_command())}{again.removeprefix('pytest')}"
 
 
 def from_here(config: pytest.Config, node_id: str) -> str:

@@ -27,6 +27,7 @@ LEAST_AUTO = 0.03  # of tolerance="auto": a smaller loss is seldom acted upon
 NO_GATE = 0.2  # a tolerance above it is no gate: a loss that large is noticed without one
 GRAIN = 0.005  # of a tolerance that is proposed or frozen
 _MIN_RUNS_FOR_NOISE = 3  # to report a benchmark as noisy
+MOST_RESOLVED = 3.7  # times the noise is the loss that ten runs resolve
 
 # docs/decisions/0017: with these a noisy benchmark on a quiet platform keeps the false alarms of the default prior.
 PRIOR_BENCHMARKS = 4  # fewer do not show how much benchmarks differ
@@ -146,8 +147,9 @@ class BaselineQuality:
 
     @property
     def is_surely_noisy(self) -> bool:
-        """Whether there are enough runs to warn of the noise."""
-        return bool(self.too_noisy) and self.runs >= _MIN_RUNS_FOR_NOISE
+        """Whether there are enough runs to warn of the noise, and more would not make up for it."""
+        outweighed = MOST_RESOLVED * self.noise <= self.tolerance
+        return bool(self.too_noisy) and self.runs >= _MIN_RUNS_FOR_NOISE and not outweighed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -335,7 +335,7 @@ def metrics_page() -> str:
     return (
         "# Metrics\n\nColumns of the table, figures stored with a run, figures that studies publish.\n\n"
         "## Columns of the table\n\nThe benchmark and its verdict come first. A column is shown where a row has something in it; a "
-        "terminal that is too narrow leaves out the last ones, and says which. `COLUMNS=200` shows them; a file has them all.\n\n"
+        "terminal that is too narrow leaves out the last ones, and names them, with the `COLUMNS` that show them; a file has them all.\n\n"
         + table(("column", "meaning"), [(column.title, column.meaning) for column in COLUMNS])
         + "## Of a run\n\n`metrics` of a run in baselines, results and the history; `accel.measure(..., metrics=...)` adds your "
         "own. In a process group they are means over ranks; names that end in `_j` are summed over devices.\n\n"

@@ -178,7 +178,11 @@ class TestMarkers:
 
     @pytest.mark.parametrize(
         ("name", "message"),
-        [("gh20", "*gh20*Did you mean *gh200*"), ("something_else", "cannot import name 'something_else'*")],
+        [
+            ("gh20", "*gh20*Did you mean *gh200*"),
+            ("gpu", "there is no platform 'gpu' for any GPU: leave the marker out, or name *"),
+            ("something_else", "cannot import name 'something_else'*"),
+        ],
     )
     def test_unknown_import_is_an_import_error_with_the_nearest_name(self, bench, name, message):
         bench.pytester.makepyfile(f"from pytest_accel import {name}\n\ndef test_x(): pass")

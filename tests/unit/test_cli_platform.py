@@ -77,11 +77,17 @@ def test_without_a_command_all_are_listed_with_one_line_each(capsys, words, monk
     assert shown == sorted({name[depth] for name in cli.COMMANDS if list(name[:depth]) == words})
 
 
-def test_an_unknown_option_without_a_command_is_named(capsys):
+@pytest.mark.parametrize(
+    ("words", "usage"),
+    [((), "[-h] [--version]"), (("report",), "report [-h]"), (("baseline", "show"), "baseline show [-h]")],
+)
+def test_an_unknown_option_is_named_with_the_usage_of_its_command(words, usage, capsys):
     with pytest.raises(SystemExit) as caught:
-        cli.main(["--bogus"])
+        cli.main([*words, "--bogus"])
     assert caught.value.code == 2
-    assert "unrecognized arguments: --bogus" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert said.startswith(f"usage: pytest-accel {usage}")
+    assert "unrecognized arguments: --bogus" in said
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS.values(), ids=lambda command: " ".join(command.name))

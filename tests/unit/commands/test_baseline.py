@@ -69,6 +69,24 @@ class TestShow:
         assert "tolerance 8.0 %" in command("edit", "h200", "--tolerance", "8%")
         assert "has no baselines of the platform 'h20'" in command("show", "h20", status=2)
 
+    def test_ledger_is_in_the_order_of_time_and_of_what_was_chosen(self, command):
+        baseline(Path("baselines"), "t.py::test_mlp", suite="cnn")
+        command("edit", "--remove", "test_mlp", "--reason", "gone")  # now
+        baseline(Path("baselines"), action="update", reason="later", replace=True)
+        ledger = [
+            line.split()[2]
+            for line in command("show", "h200", "-k", "not gpt").splitlines()
+            if "ledger" in line
+        ]
+        assert ledger == ["record", "update", "remove"]
+        assert "test_mlp" not in command("show", "-k", "resnet50")
+
+    def test_tolerance_of_the_ini_file_is_said(self, command):
+        said = "accel_tolerance = 20% in pytest.ini goes before stored tolerances."
+        for value, is_said in (("20%", True), ("auto", False)):
+            Path("pytest.ini").write_text(f"[pytest]\naccel_tolerance = {value}\n")
+            assert (said in command("show")) == is_said
+
     def test_json(self, command):
         (found,) = json.loads(command("show", "h200", "-k", "cnn", "--json"))
         assert found["benchmark"] == KEY
@@ -82,11 +100,16 @@ class TestShow:
         [
             (["a100"], "has no baselines of the platform 'a100'"),
             (["-k", "nope"], "matches -k 'nope'"),
-            (["--baselines", "x"], "x"),
+            (["--baselines", "x"], "x: holds no baselines"),
         ],
     )
     def test_nothing_there(self, command, arguments, said):
         assert said in command("show", *arguments, status=2)
+
+    def test_all_were_removed(self, command):
+        command("edit", "--remove", KEY, "--remove", OTHER, "--reason", "gone")
+        said = "There are no baselines in baselines. Record them with `pytest --accel-record`"
+        assert said in command("show", status=2)
 
 
 class TestAccept:
@@ -155,7 +178,12 @@ class TestEdit:
         (removed,) = BaselineStore(Path("baselines")).read("h200", "cnn").removed
         assert (removed.benchmark, removed.reason) == (KEY, "renamed")
         assert "Did you mean" in command("edit", "--remove", OTHER[:-3], status=2)
-        assert f"Write {OTHER}." in command("edit", "--remove", OTHER.partition("::")[2], status=2)
+        name = OTHER.partition("::")[2]
+        assert f"{OTHER}: benchmark removed" in command("edit", "--remove", name)
+        baseline(Path("baselines"), f"bench_suites/test_a.py::{name}", suite="a")
+        assert f"Write bench_suites/test_a.py::{name} or {OTHER}." in command(
+            "edit", "--remove", name, status=2
+        )
 
     def test_tolerance_of_the_ini_file_goes_before_a_stored_one(self, command):
         Path("pytest.ini").write_text("[pytest]\naccel_tolerance = 20%\n")

@@ -27,9 +27,14 @@ IS_9 = pytest.version_tuple >= (9,)
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [(["dcotor"], "Did you mean 'doctor'?"), (["baseline", "shwo"], "Did you mean 'baseline show'")],
+    [
+        (["dcotor"], "Did you mean 'doctor'?"),
+        (["baseline", "shwo"], "Did you mean 'baseline show'"),
+        (["record"], "pytest does it: `pytest --accel-record`."),
+        (["run"], "pytest does it: `pytest`."),
+    ],
 )
-def test_misspelt_command_names_the_nearest(words, said, capsys):
+def test_command_that_does_not_exist_names_the_nearest(words, said, capsys):
     with pytest.raises(SystemExit, match="2"):
         cli.main(words)
     assert f"there is no command '{' '.join(words)}'. {said}" in capsys.readouterr().err

@@ -149,6 +149,12 @@ def test_name_longer_than_the_terminal_leaves_room_for_figures():
     assert "…" in long
 
 
+def test_columns_without_room_are_named_with_the_width_that_has_it():
+    row = [Cell(text=each) for each in ("test_short", "REGRESSED", "1,234", "y")]
+    assert padded_rows(COLUMNS, [row], 35)[1] == ["No room for: x (COLUMNS=36 shows", "    them)."]
+    assert padded_rows(COLUMNS, [row], 36)[1] == []
+
+
 def test_markup_belongs_to_its_cell():
     (header, row), _ = padded_rows(
         [Column(title="verdict")], [[Cell(text="REGRESSED", markup={"red": True})]]

@@ -9,10 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from pytest_accel.report.remedies import REPLACE_RUNS
 from pytest_accel.report.terminal import frozen_text
 from pytest_accel.session import recording
 from pytest_accel.session.recording import record as record_runs
 from pytest_accel.session.recording import refuse_disturbed
+from pytest_accel.session.results import lines_of
 from pytest_accel.storage.baselines import BaselineStore
 from pytest_accel.storage.results import parse
 from tests.support.measured import make_case
@@ -83,6 +85,19 @@ def test_runs_reach_a_temporary_folder_with_room_or_the_screen(tmp_path, monkeyp
         assert files == []
         _, text = found.problem.split("follows, since no temporary folder has room for it:\n")
     assert [each.benchmark for each in parse(text, "").results] == [KEY]
+
+
+def test_recording_that_is_too_noisy_is_replaced_and_not_added_to(tmp_path):
+    lines = {}
+    for noise in (0.012, 0.2):
+        found = make_case(tmp_path / str(noise), runs=runs(3, noise=noise), record=3)
+        record_runs(found, BaselineStore(tmp_path / str(noise)), "s1")
+        assert found.quality.too_noisy
+        lines[noise] = "\n".join(line.text for line in lines_of(found))
+    assert "record again on other days" in lines[0.012]  # which outweighs that noise
+    assert REPLACE_RUNS not in lines[0.012]
+    assert "record again" not in lines[0.2]
+    assert lines[0.2].endswith(f"quieten the machine (pytest-accel doctor), and {REPLACE_RUNS}")
 
 
 class TestAuto:

@@ -229,7 +229,7 @@ class Repeats:
             return
         if reporter.currentfspath != self._line:
             reporter.ensure_newline()
-            reporter.write("repeats ", flush=True)
+            reporter.write("measured again: ", flush=True)
         reporter.currentfspath = self._line = self.config.rootpath / case.node_id.partition("::")[0]
 
     def release_all(self) -> None:

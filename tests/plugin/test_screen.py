@@ -151,7 +151,7 @@ def test_dots_are_in_order_and_repeats_have_a_line_of_their_own(bench):
     result = bench.run("--accel-repeats=2")
     at = result.outlines.index(next(line for line in result.outlines if line.startswith("test_suite.py ")))
     assert result.outlines[at].split()[1] == "rnr"
-    assert re.match(r"repeats FF +\[100%\]$", result.outlines[at + 1])
+    assert re.match(r"measured again: FF +\[100%\]$", result.outlines[at + 1])
 
 
 def test_repeats_in_verbose_output_are_named_as_their_verdicts(bench, monkeypatch):
@@ -161,7 +161,7 @@ def test_repeats_in_verbose_output_are_named_as_their_verdicts(bench, monkeypatc
     result.stdout.fnmatch_lines(
         ["test_suite.py::test_slow REPEATED BELOW*", "test_suite.py::test_slow FAILED*"]
     )
-    assert not any(line.startswith("repeats ") for line in result.outlines)
+    assert not any(line.startswith("measured again") for line in result.outlines)
     monkeypatch.chdir(bench.pytester.mkdir("below"))
     result = bench.run("-v", "--accel-repeats=2", "..", "--rootdir=..")
     result.stdout.fnmatch_lines(

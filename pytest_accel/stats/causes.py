@@ -156,21 +156,20 @@ def find_causes(
 
 
 def disturbance(verdict: Verdict, baseline: Sequence[Run], candidate: Sequence[Run], delta: float) -> str:
-    """Return the other work that a loss comes from: without the time that runs waited for CPUs, less than delta is left.
+    """Return the other work that a loss comes from: without the waiting for it, less than delta / 2 is left.
 
-    Unlike a cause it needs no quiet baseline: each run is compared without its own waiting.
+    Each run is compared without its own waiting. Where other processes did not use more than beside the baseline, it is its own.
     """
-    runs, share = _losing(verdict, candidate), _typical(candidate, "other_cpu_share")
+    runs = _losing(verdict, candidate)
+    share, quiet = _other_share(runs), _other_share(baseline)
     before, now = _own_steps(baseline), _own_steps(runs)
-    if share is None or share < _BUSY or not (before and now):
+    if share is None or quiet is None or share < quiet + _BUSY or not (before and now):
         return ""
-    left = centre(now) - centre(before)
-    if left >= delta:
+    left, loss = centre(now) - centre(before), lost(verdict)
+    if not -loss < left < delta / 2:  # that much waiting is of threads that the step does not wait for
         return ""
     waited, step_s = _typical(runs, _WAIT) or 0.0, math.exp(centre(summaries(runs)))
-    kept = (
-        f"{percent(-math.expm1(-left))} of {percent(-math.expm1(-lost(verdict)))}" if left > 0 else "nothing"
-    )
+    kept = f"{percent(-math.expm1(-left))} of {percent(-math.expm1(-loss))}" if left > 0 else "nothing"
     return (
         f"other processes used {percent(share, 0)} of its CPUs' time, and it waited for {seconds(waited)} of a step of "
         f"{seconds(step_s)}; {kept} of the loss is left without that"
@@ -178,9 +177,22 @@ def disturbance(verdict: Verdict, baseline: Sequence[Run], candidate: Sequence[R
 
 
 def _own_steps(runs: Sequence[Run]) -> list[float]:
-    """Return ln of the step times without waiting for CPUs; none where that is not known of all runs."""
-    own_s = [run.step_time_s - run.metrics.get(_WAIT, math.inf) for run in runs]
+    """Return ln of the step times without waiting for other processes; none where that is not known of all runs."""
+    own_s = []
+    for run in runs:
+        waited_s, share = run.metrics.get(_WAIT), run.metrics.get("other_cpu_share")
+        if waited_s is None or share is None:
+            return []
+        taken_s = (
+            share * run.metrics.get("usable_cpus", 1.0) * run.step_time_s
+        )  # by others: no wait for them is longer
+        own_s.append(run.step_time_s - min(waited_s, taken_s))
     return [math.log(each) for each in own_s] if min(own_s, default=0.0) > 0 else []
+
+
+def _other_share(runs: Sequence[Run]) -> float | None:
+    """Return the share of its CPUs that other processes used; unknown of several ranks, which are others to each other."""
+    return None if any(run.rank_step_s for run in runs) else _typical(runs, "other_cpu_share")
 
 
 # --- where it shows -----------------------------------------------------------------------------------
@@ -397,7 +409,7 @@ def _why_waiting(sides: _Sides) -> str:
 
 
 def _load_text(sides: _Sides) -> str:
-    now, before = sides.now("other_cpu_share"), sides.before("other_cpu_share")
+    now, before = _other_share(sides.candidate), _other_share(sides.baseline)
     if now is None or before is None or now < before + _BUSY:
         return ""
     return f"other processes used {percent(now, 0)} of its CPUs' time, {percent(before, 0)}{_IN_THE_BASELINE}"

@@ -159,6 +159,14 @@ def test_provoked_cause_is_the_first_with_its_share(then, now, changes, kind, sh
     assert re.search(words, text), text
 
 
+SLOWER = Verdict(
+    outcome=Outcome.REGRESSED,
+    tolerance=0.05,
+    runs=2,
+    slowdown=Estimate(point=1 - 1 / 1.36, low=0.2, high=0.3),
+)
+
+
 @pytest.mark.parametrize(
     ("wait_s", "other", "words"),
     [
@@ -169,21 +177,40 @@ def test_provoked_cause_is_the_first_with_its_share(then, now, changes, kind, sh
         ),
         (0.0036, 0.5, "; nothing of the loss is left without that"),
         (0.0020, 0.5, ""),  # 13.8 % are its own
+        (0.0032, 0.5, ""),  # 3.8 % are its own: more than half of the tolerance regresses
         (0.0035, 0.0, ""),  # its own threads
+        (0.0035, 0.25, ""),  # beside the baseline they used as much
+        (0.0035, 0.35, "used 35 %"),
+        (0.0100, 0.9, ""),  # of threads that it does not wait for
         (None, 0.5, ""),
     ],
 )
 def test_loss_that_comes_from_other_work_is_a_disturbance(wait_s, other, words):
     waits = {} if wait_s is None else {"cpu_wait_s_per_step": wait_s}
-    lost = Verdict(
-        outcome=Outcome.REGRESSED,
-        tolerance=0.05,
-        runs=2,
-        slowdown=Estimate(point=1 - 1 / 1.36, low=0.2, high=0.3),
-    )
-    before, now = runs(0.01, cpu_wait_s_per_step=0.0), runs(0.0136, 2, other_cpu_share=other, **waits)
-    assert words in disturbance(lost, before, now, math.log(1.05))
-    assert bool(words) == bool(disturbance(lost, before, now, math.log(1.05)))
+    before = runs(0.01, cpu_wait_s_per_step=0.0, other_cpu_share=0.2, usable_cpus=2)
+    now = runs(0.0136, 2, other_cpu_share=other, usable_cpus=2, **waits)
+    assert words in disturbance(SLOWER, before, now, math.log(1.05))
+    assert bool(words) == bool(disturbance(SLOWER, before, now, math.log(1.05)))
+    ranks = [replace(run, rank_step_s=(0.0136, 0.0136)) for run in now]
+    assert disturbance(SLOWER, before, ranks, math.log(1.05)) == ""  # they are others to each other
+
+
+def test_threads_that_wait_for_each_other_are_no_disturbance():
+    """A step with more threads waits longer than other processes can make it."""
+    before = runs(0.01, cpu_wait_s_per_step=0.0, other_cpu_share=0.02, usable_cpus=2)
+    now = runs(0.0136, 2, cpu_wait_s_per_step=0.0036, other_cpu_share=0.12, usable_cpus=1)
+    assert disturbance(SLOWER, before, now, math.log(1.05)) == ""
+
+
+def test_other_work_beside_the_slow_runs_is_a_disturbance():
+    before = runs(0.01, cpu_wait_s_per_step=0.0, other_cpu_share=0.02)
+    now = [
+        *runs(0.01, 3, cpu_wait_s_per_step=0.0, other_cpu_share=0.02),
+        *runs(0.0136, 2, cpu_wait_s_per_step=0.0036, other_cpu_share=0.5),
+    ]
+    group = SlowGroup(runs=2, loss=0.265, least_loss=0.26, others_loss=0.0)
+    unstable = replace(SLOWER, outcome=Outcome.UNSTABLE, slow_group=group)
+    assert "used 50 %" in disturbance(unstable, before, now, math.log(1.05))
 
 
 @pytest.mark.parametrize(

@@ -298,14 +298,11 @@ class _Sides:
         self, name: str, scaled: Callable[[float], float], scatter: float, *, wild: float = 0.0
     ) -> _Moved | None:
         """Return a metric that grew by more than its scatter in the stored runs: those of a disturbed candidate scatter by nature."""
-        stored, new = (
-            [
-                _Value(run.session, scaled(value))
-                for run in runs
-                if (value := run.metrics.get(name, -1.0)) > 0 or (wild and value == 0)
-            ]
+        known = [
+            [run for run in runs if (value := run.metrics.get(name, -1.0)) > 0 or (wild and value == 0)]
             for runs in (self.baseline, self.candidate)
-        )
+        ]
+        stored, new = ([_Value(run.session, scaled(run.metrics[name])) for run in runs] for runs in known)
         if not (stored and new):
             return None
         policy, scale = resolve_policy(Policy(prior_noise=scatter), lambda each: scale_of(stored, each))
@@ -315,7 +312,8 @@ class _Sides:
         d = centre([each.summary for each in new]) - level
         if d <= t_quantile(LEVEL, scale.degrees_of_freedom) * error:
             return None
-        return _Moved(now=self.now(name) or 0.0, before=self.before(name) or 0.0)
+        before, now = (median(run.metrics[name] for run in runs) for runs in known)
+        return _Moved(now=now, before=before)
 
 
 def _typical(runs: Sequence[Run], name: str) -> float | None:

@@ -234,6 +234,13 @@ def test_what_explains_nothing_is_not_named(then, now, changes):
     assert explained(then, now, *changes)[0] == ()
 
 
+def test_reading_of_zero_is_none():
+    """Sensors that fail now and then return zeros."""
+    now = [*runs(0.0136, 2, sm_clock_mhz=0), *runs(0.0136, 1, sm_clock_mhz=1380)]
+    (cause,) = find_causes(runs(0.01, sm_clock_mhz=1886), now, math.log(1.36))
+    assert cause.brief == "SM clock 1380 MHz, was 1886 MHz"
+
+
 def test_lines_have_the_form_of_a_failure():
     kernels = Cause(kind="kernels", text="attention backward 48.1 -> 71.3 ms a step", explained=0.1)
     causes, loss = explained({"sm_clock_mhz": 1886}, {"sm_clock_mhz": 1600}, found=[kernels])

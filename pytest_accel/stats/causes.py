@@ -41,6 +41,7 @@ _SCATTER = {
 }
 _OF_STEP = 0.005  # of waiting, as a share of a step
 _LEAST_SHARE = 0.1  # of the loss: less is not worth a line
+_DISAGREES = 0.25  # of the loss: what two profiled runs differ by beyond it
 _PACE = 0.95  # share of a step from which the host or the loader sets its pace
 _IN_THE_BASELINE = " in the baseline"
 _MOST = 3  # causes that are printed
@@ -477,8 +478,11 @@ def _loader(sides: _Sides) -> _Found | None:
 
 
 def kernel_causes(found: KernelDifference) -> tuple[Cause, ...]:
-    """Return the changes that explain at least a tenth of a loss each, the largest first; none where nothing was lost."""
-    if found.loss_s <= 0:
+    """Return the changes that explain at least a tenth of a loss each, the largest first; none where nothing was lost.
+
+    None either where the profiled runs differ by much more than all runs do: one of them was disturbed.
+    """
+    if found.loss_s <= 0 or -found.unexplained_s > _DISAGREES * found.loss_s:
         return ()
     whole = math.log(found.after_s / found.before_s)
     changes = sorted((*found.rows, found.idle), key=lambda each: each.change_s, reverse=True)

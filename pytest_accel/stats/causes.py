@@ -230,7 +230,7 @@ def common_causes(first: Iterable[Cause | None]) -> list[str]:
     all_first = list(first)
     counts = Counter(cause.kind for cause in all_first if cause is not None and cause.explained is not None)
     return [
-        f"{SUBJECTS.get(kind, kind)} explains the loss of {number} of {len(all_first)}"
+        f"{SUBJECTS[kind]} {'may explain' if kind == 'environment' else 'explains'} the loss of {number} of {len(all_first)}"
         for kind, number in counts.most_common()
         if number > 1
     ]

@@ -256,6 +256,8 @@ def test_what_several_benchmarks_share_is_said_once():
     clock, load = Cause(kind="sm_clock", text="", explained=0.1), Cause(kind="host", text="")
     assert common_causes([clock, clock, None, load]) == ["the SM clock explains the loss of 2 of 4"]
     assert common_causes([clock, None]) == []
+    setting = Cause(kind="environment", text="", explained=0.1)  # at most
+    assert common_causes([setting, setting]) == ["the changed environment may explain the loss of 2 of 2"]
 
 
 def test_unstable_runs_are_explained_by_the_slow_ones():

@@ -58,8 +58,8 @@ SUBJECTS: Mapping[str, str] = {
     "host": "the host",
     "loader": "the loader",
     "environment": "the changed environment",
-    "kernels": "kernels",
-    "collectives": "collectives",
+    "kernels": "time in kernels",
+    "collectives": "time in collectives",
     "package": "one package",
 }
 
@@ -148,9 +148,13 @@ def find_causes(
     elif setting is not None:
         causes.append(setting)
     for cause in found:
-        take(cause, cause.explained or 0.0)
+        if cause.kind != "host":
+            take(cause, cause.explained or 0.0)
     if (each := _launch(sides)) is not None:
         take(each.cause, loss * each.lost_s / sides.lost_s)
+    for cause in found:
+        if cause.kind == "host":  # idle time, of which launching is a reason
+            take(cause, cause.explained or 0.0)
     if not causes and (suspect := _other_load(sides)):
         causes.append(suspect)
     return tuple(sorted(causes, key=lambda each: -(each.explained or 0)))
@@ -488,13 +492,19 @@ def kernel_causes(found: KernelDifference) -> tuple[Cause, ...]:
     changes = sorted((*found.rows, found.idle), key=lambda each: each.change_s, reverse=True)
     return tuple(
         Cause(
-            kind="collectives" if each.is_collective else "kernels",
+            kind="host" if each.operation == IDLE else "collectives" if each.is_collective else "kernels",
             text=_cause_text(each),
             explained=each.change_s / found.loss_s * whole,
         )
         for each in changes
         if each.change_s >= _LEAST_SHARE * found.loss_s
     )
+
+
+def _kind(change: KernelChange) -> str:
+    if change.operation == IDLE:
+        return "host"
+    return "collectives" if change.is_collective else "kernels"
 
 
 def _cause_text(change: KernelChange) -> str:

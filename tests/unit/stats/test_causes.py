@@ -252,6 +252,15 @@ def test_lines_have_the_form_of_a_failure():
     assert causes[0].brief == "SM clock 1600 MHz, was 1886 MHz"
 
 
+def test_launching_is_named_before_the_idle_time_that_it_leaves():
+    kernels = Cause(kind="kernels", text="softmax 1 ms -> 1.5 ms a step", explained=0.05)
+    idle = Cause(kind="host", text="1 ms -> 4 ms a step without a kernel", explained=0.25)
+    then, now = {"launch_s": 0.003, "sm_clock_mhz": 1980}, {"launch_s": 0.0135, "sm_clock_mhz": 1980}
+    host, softmax = explained(then, now, found=[idle, kernels])[0]
+    assert host.text.startswith("the host is done with a step after 13.5 ms")
+    assert softmax == kernels
+
+
 def test_what_several_benchmarks_share_is_said_once():
     clock, load = Cause(kind="sm_clock", text="", explained=0.1), Cause(kind="host", text="")
     assert common_causes([clock, clock, None, load]) == ["the SM clock explains the loss of 2 of 4"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import NamedTuple
 
-from pytest_accel.stats.environment import Change, describe_briefly, is_setting
+from pytest_accel.stats.environment import Change, describe_briefly, is_place, is_setting
 from pytest_accel.stats.gate import (
     Outcome,
     Policy,
@@ -143,7 +143,7 @@ def find_causes(
         if (each := explain(sides)) is not None:
             take(each.cause, loss * each.lost_s / sides.lost_s)
     setting = _setting(sides, changes) if rest >= _LEAST_SHARE * loss else None
-    if setting is not None and all(is_setting(each.name) for each in changes):
+    if setting is not None and all(is_setting(each.name) or is_place(each.name) for each in changes):
         take(setting, rest)  # nothing else is known to have changed; kernels say where, and not why
     elif setting is not None:
         causes.append(setting)

@@ -46,6 +46,8 @@ def explained(then, now, *changes, ratio=1.36, found=()):
 
 
 ENV = Change(name="env.TORCHDYNAMO_DISABLE", old=None, new="1")
+PLACE = Change(name="cpu_affinity", old="0-15", new="16-31")
+FOLDER = Change(name="env.CUDA_MPS_PIPE_DIRECTORY", old="/tmp/7", new="/tmp/8")
 TORCH = Change(name="torch", old="2.11.0", new="2.12.0")
 # What differs, the first cause, the share of a loss of 26.5 % that it explains (None: unknown), words of its lines.
 PROVOKED = {
@@ -126,6 +128,10 @@ PROVOKED = {
         {"compiled_graphs": 1},
         {"compiled_graphs": 3, "graph_breaks": 2},
         *((), "environment", 1.0, "2 graph breaks, 0 in the baseline"),
+    ),
+    "a setting of a job on other CPUs": (
+        *({}, {}, (PLACE, FOLDER, ENV), "environment", 1.0),
+        "TORCHDYNAMO_DISABLE 1 appeared: explains at most",
     ),
     "a setting beside a new version": (
         {},
@@ -217,6 +223,7 @@ def test_other_work_beside_the_slow_runs_is_a_disturbance():
     ("then", "now", "changes"),
     [
         ({}, {}, ()),  # a sleep in forward
+        ({}, {}, (PLACE, FOLDER)),  # a scheduler gives each job others
         ({}, {}, (TORCH,)),  # a version is listed as a change, and is no cause by itself
         ({"sm_clock_mhz": 1886}, {"sm_clock_mhz": 1880}, ()),
         ({"sm_clock_mhz": 1500}, {"sm_clock_mhz": 1900}, ()),

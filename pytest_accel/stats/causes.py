@@ -1,6 +1,6 @@
 """Causes of a loss: what differs between runs and those of their baseline, with the share of the loss that each explains.
 
-Pure. A cause takes seconds of a step; what is nearest to the machine takes them first, and none takes more than was lost.
+Pure. A cause takes seconds of a step, in the order of `find_causes`; none takes more than those before it left.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _IN_THE_BASELINE = " in the baseline"
 _MOST = 3  # causes that are printed
 _WAIT = "cpu_wait_s_per_step"
 _BUSY = 0.1  # of its CPUs' time, used by other processes
-_WILD = 1.0  # scatter of what other processes do, as a share of its level: a few stored runs may show less by chance
+_LOAD_SCATTER = 1.0  # scatter of what other processes do, as a share of its level: a few stored runs may show less by chance
 _LEAST_SHOWN = 5e-4  # rounds to 0.1 %
 # What one kind of cause is called where it explains the losses of many benchmarks.
 SUBJECTS: Mapping[str, str] = {
@@ -291,7 +291,9 @@ class _Sides:
 
     def waited(self) -> _Moved | None:
         """Return the time that it waited for a CPU, where it grew."""
-        return self._moved(_WAIT, lambda value: value / self.before_s, _OF_STEP, wild=_WILD)
+        return self._moved(
+            _WAIT, lambda value: value / self.before_s, _OF_STEP, scatter_of_level=_LOAD_SCATTER
+        )
 
     def higher(self, name: str) -> _Moved | None:
         return self._moved(name, math.log, _SCATTER[name])
@@ -300,11 +302,15 @@ class _Sides:
         return self._moved(name, lambda value: -math.log(value), _SCATTER[name])
 
     def _moved(
-        self, name: str, scaled: Callable[[float], float], scatter: float, *, wild: float = 0.0
+        self, name: str, scaled: Callable[[float], float], scatter: float, *, scatter_of_level: float = 0.0
     ) -> _Moved | None:
         """Return a metric that grew by more than its scatter in the stored runs: those of a disturbed candidate scatter by nature."""
         known = [
-            [run for run in runs if (value := run.metrics.get(name, -1.0)) > 0 or (wild and value == 0)]
+            [
+                run
+                for run in runs
+                if (value := run.metrics.get(name, -1.0)) > 0 or (scatter_of_level and value == 0)
+            ]
             for runs in (self.baseline, self.candidate)
         ]
         stored, new = ([_Value(run.session, scaled(run.metrics[name])) for run in runs] for runs in known)
@@ -312,7 +318,7 @@ class _Sides:
             return None
         policy, scale = resolve_policy(Policy(prior_noise=scatter), lambda each: scale_of(stored, each))
         level = centre([each.summary for each in stored])
-        noise = max(scale.noise, wild * level)
+        noise = max(scale.noise, scatter_of_level * level)
         error = noise * unit_standard_error(len(stored), count_sessions(stored), len(new), policy)
         d = centre([each.summary for each in new]) - level
         if d <= t_quantile(LEVEL, scale.degrees_of_freedom) * error:

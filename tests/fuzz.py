@@ -19,11 +19,13 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from pytest_accel.commands import explain
 from pytest_accel.distributed.group import Order, PendingOrder
 from pytest_accel.distributed.launcher import launcher_rank_from
 from pytest_accel.distributed.messages import Connection, ConnectionLost
@@ -36,12 +38,14 @@ from pytest_accel.report.page import render_page
 from pytest_accel.session.worker_process import ItemResult
 from pytest_accel.stats import quantities
 from pytest_accel.stats.baseline_quality import platform_prior
+from pytest_accel.stats.causes import Cause
 from pytest_accel.storage import baselines, results
 from pytest_accel.storage.codec import FormatError, decode, encode
 from pytest_accel.storage.comparison import compare, find_source
 from pytest_accel.storage.files import StorageError
 from pytest_accel.storage.history import History
 from pytest_accel.storage.references import read_expectations, read_study
+from tests.support.kernels import lost_attention
 from tests.support.results import make_session
 
 ROOT = Path(__file__).parents[1]
@@ -135,8 +139,9 @@ def json_text(source: random.Random, text: str) -> str:
 @cache
 def sample(name: str) -> str:
     if name == "results":
-        session = make_session()
-        return results.render(make_session(session.results[::8]))
+        cause = Cause(kind="kernels", text="a", explained=0.1)
+        lost = replace(lost_attention(), causes=(cause,))
+        return results.render(make_session([lost, *make_session().results[::8]]))
     if name == "baselines":
         found = json.loads((ROOT / "baselines/h200/inference.json").read_text())
         found["benchmarks"] = dict(list(found["benchmarks"].items())[:2])
@@ -157,6 +162,8 @@ def read_results(source: random.Random, _folder: Path) -> None:
     session = results.parse(json_text(source, sample("results")), "results.json")
     render_summary(session)
     render_proposal(session)
+    for result in session.results:
+        explain.explained(result)
     results.parse(results.render(session), "again")
     if source.random() < 0.1:
         render_page(session, plotly_js=b"")

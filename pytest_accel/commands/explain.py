@@ -25,17 +25,27 @@ def explain(args: argparse.Namespace) -> int:
 
     Changes of operations, idle time and what is unexplained sum to the measured loss.
     """
-    from pytest_accel.report.terminal import fitted
-    from pytest_accel.stats.quantities import printable
     from pytest_accel.storage.results import read_results
 
     found = _chosen(read_results(Path(args.results)).results, args.benchmark)
     if not found:
         print(f"{args.results}: no benchmark lost")
     for at, result in enumerate(found):
-        print("\n" * bool(at) + "\n".join(fitted(map(printable, _lines(result)))))
-        print("\n".join(_table(result)))
+        print("\n" * bool(at) + "\n".join(explained(result)))
     return 0
+
+
+def explained(result: Result) -> list[str]:
+    """Return why one benchmark lost, in lines as wide as the terminal."""
+    from pytest_accel.report.history import text_table
+    from pytest_accel.report.kernels import HEADINGS, kernel_rows
+    from pytest_accel.report.terminal import fitted
+    from pytest_accel.stats.quantities import printable
+
+    lines = fitted(map(printable, _lines(result)))
+    if result.kernels is None:
+        return [*lines, *fitted([_NO_TABLES])]
+    return [*lines, *text_table(HEADINGS, kernel_rows(result.kernels))]
 
 
 def _chosen(results: Sequence[Result], name: str | None) -> list[Result]:
@@ -65,16 +75,6 @@ def _lines(result: Result) -> Iterator[str]:
         slowest_s = max(ranks_s)
         slowest = f"rank {ranks_s.index(slowest_s)}, {seconds(slowest_s)} a step"
         yield f"slowest of {counted(len(ranks_s), 'rank')}: {slowest} (the fastest {seconds(min(ranks_s))})"
-
-
-def _table(result: Result) -> list[str]:
-    from pytest_accel.report.history import text_table
-    from pytest_accel.report.kernels import HEADINGS, kernel_rows
-    from pytest_accel.report.terminal import fitted
-
-    if result.kernels is None:
-        return fitted([_NO_TABLES])
-    return text_table(HEADINGS, kernel_rows(result.kernels))
 
 
 _NO_TABLES = (

@@ -235,9 +235,13 @@ def write_secret(folder: Path, secret: str) -> Path:
     try:
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:  # noqa: PTH123 - a descriptor has no Path
             file.write(secret)
-    except OSError as error:
+        read_secret(folder, path.name)
+    except (OSError, WorkerError) as error:
+        with suppress(OSError):
+            path.unlink()
+        if isinstance(error, WorkerError):
+            raise
         raise WorkerError(f"{path}: {error.strerror}. {_SECRET_REMEDY}") from None
-    read_secret(folder, path.name)
     return path
 
 

@@ -29,6 +29,7 @@ _POLL_S = 0.01
 def main(session: int, folder: Path, command: list[str]) -> None:
     """Start the rank, wait for its end or that of the session, and end the rest."""
     prctl = ctypes.CDLL(None).prctl
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it was ignored, no end of a child would be seen
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
     prctl(_PR_SET_PDEATHSIG, int(signal.SIGHUP))

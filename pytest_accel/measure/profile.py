@@ -45,18 +45,26 @@ def profile_step(
     # Two profilers in one process end each other.
     is_profiled = torch.autograd._profiler_enabled()  # noqa: SLF001 - torch offers no public question
     tracer = None if is_profiled or ranks.rank else _started(torch, device, shapes=ranks.size > 1)
-    ranks.barrier()
-    step()  # the first one under the profiler loads its library
-    device.synchronize()
-    with torch.profiler.record_function(WINDOW):
-        window_s = time.perf_counter()
-        for done in range(1, steps + 1):
-            step()
-            if ranks.size == 1 and time.perf_counter() - began_s > LIMIT_S / 2:
-                steps = done
-                break
+    try:
+        ranks.barrier()
+        step()  # the first one under the profiler loads its library
         device.synchronize()
-        profiled_s = (time.perf_counter() - window_s) / steps
+        with torch.profiler.record_function(WINDOW):
+            window_s = time.perf_counter()
+            for done in range(1, steps + 1):
+                step()
+                if ranks.size == 1 and time.perf_counter() - began_s > LIMIT_S / 2:
+                    steps = done
+                    break
+            device.synchronize()
+            profiled_s = (time.perf_counter() - window_s) / steps
+    except Exception as error:
+        if ranks.size > 1:  # the others wait in its collectives
+            raise
+        return None, f"no kernel table: the step failed under the profiler: {error!r}"
+    finally:
+        if tracer is not None:
+            _stop(tracer)
     if tracer is None:
         return None, "no kernel table: another profiler runs in this process" if is_profiled else ""
     try:
@@ -78,11 +86,15 @@ def _started(torch: Any, device: Device, *, shapes: bool) -> Any:  # noqa: ANN40
     return tracer
 
 
-def _events(tracer: Any, *, left_s: float) -> list[Event]:  # noqa: ANN401 - torch.profiler.profile
-    """Return the complete events of the trace, or raise ValueError where reading it takes too long."""
-    with warnings.catch_warnings(), tempfile.TemporaryDirectory(prefix="pytest-accel-") as folder:
+def _stop(tracer: Any) -> None:  # noqa: ANN401 - torch.profiler.profile
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         tracer.stop()
+
+
+def _events(tracer: Any, *, left_s: float) -> list[Event]:  # noqa: ANN401 - torch.profiler.profile
+    """Return the complete events of the trace, or raise ValueError where reading it takes too long."""
+    with tempfile.TemporaryDirectory(prefix="pytest-accel-") as folder:
         path = Path(folder) / "trace.json"
         tracer.export_chrome_trace(str(path))
         size = path.stat().st_size
@@ -224,7 +236,8 @@ def _calls(events: Sequence[Event], main: object) -> tuple[dict[object, Call], l
         ):  # of several operators, whose backward are apart
             call.known = ATTENTION
         stack.append(call)
-        by_id[arguments.get("External id")] = call
+        if "External id" in arguments:
+            by_id[arguments["External id"]] = call
     for thread, stack in stacks.items():
         while stack:
             give(stack[-1], stack.pop().end, thread)

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pytest_accel.report.comparison import TextTable
 from pytest_accel.report.terminal import change, fitted, in_words, line_text
 from pytest_accel.report.verdicts import in_order, status_word
-from pytest_accel.stats.causes import Cause
+from pytest_accel.stats.causes import Cause, cause_text, lost
 from pytest_accel.stats.environment import Change, Environment, describe, diff, diff_identity
-from pytest_accel.stats.gate import LOSSES, Estimate, Outcome, Verdict
+from pytest_accel.stats.gate import LOSSES, Outcome, Verdict
 from pytest_accel.stats.paired import (
     MAX_BLOCKS,
     IsolatedComponent,
@@ -93,9 +93,9 @@ def _with_causes(result: Result, isolated: Sequence[IsolatedComponent]) -> Resul
     causes = tuple(
         Cause(
             kind="package",
-            text=_explains(each, found, name)
+            text=f"{describe(each.changes)} alone"
             + (", shown one way only" if len(each.verdicts(name)) == 1 else ""),
-            explained=-math.log1p(-found.point),
+            explained=min(-math.log1p(-found.point), lost(result.verdict)),
         )
         for each in shown
         if each.is_convicted(name) and (found := each.explained(name))
@@ -104,11 +104,6 @@ def _with_causes(result: Result, isolated: Sequence[IsolatedComponent]) -> Resul
     if not causes:
         lines.append(ReportLine(text="no package was found that alone explains more than half of the loss"))
     return replace(result, lines=(*result.lines, *lines), causes=causes)
-
-
-def _explains(component: IsolatedComponent, found: Estimate, name: str) -> str:
-    share = f"{percent(found.point)[:-2]} of {percent(component.lost[name])}"
-    return f"{describe(component.changes)} alone explains {share}"
 
 
 def _swap_line(component: IsolatedComponent, name: str) -> str:
@@ -126,8 +121,9 @@ def _swap_line(component: IsolatedComponent, name: str) -> str:
     found = component.explained(name)
     if found is None:
         return f"{describe(component.changes)}: {'; '.join(ways)}"
+    share = f"{percent(found.point)[:-2]} of {percent(component.lost[name])}"
     interval = f"{percent(found.low)[:-2]} to {percent(found.high)}"
-    return f"{_explains(component, found, name)} ({interval}): {'; '.join(ways)}"
+    return f"{describe(component.changes)} alone explains {share} ({interval}): {'; '.join(ways)}"
 
 
 def explanation(row: PairedBenchmark, max_blocks: int) -> str:
@@ -170,7 +166,11 @@ def screen(session: SessionResults) -> list[str]:
         *session.remarks,
         f"differs: {describe(tuple(changes)) or 'nothing in the recorded environment'}",
         *(line_text(result.name, line) for result in shown for line in result.lines),
-        *(f"cause: {result.name}: {cause.text}" for result in shown for cause in result.causes),
+        *(
+            f"cause: {result.name}: {cause_text(cause, lost(result.verdict))}"
+            for result in shown
+            for cause in result.causes
+        ),
     ]
     return [inert(line) for line in [*(table.lines() if shown else []), "", *fitted(map(printable, lines))]]
 

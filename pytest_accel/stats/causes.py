@@ -1,6 +1,6 @@
 """Causes of a loss: what differs between runs and those of their baseline, with the share of the loss that each explains.
 
-Pure. A cause takes seconds of a step; what is nearest to the machine takes them first, and none takes more than was lost.
+Pure. A cause takes seconds of a step, in the order of `find_causes`; none takes more than those before it left.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import NamedTuple
 
-from pytest_accel.stats.environment import Change, describe_briefly, is_setting
+from pytest_accel.stats.environment import Change, describe_briefly, is_place, is_setting
 from pytest_accel.stats.gate import (
     LOSSES,
     Outcome,
@@ -42,12 +42,13 @@ _SCATTER = {
 }
 _OF_STEP = 0.005  # of waiting, as a share of a step
 _LEAST_SHARE = 0.1  # of the loss: less is not worth a line
+_DISAGREES = 0.25  # of the loss: what two profiled runs differ by beyond it
 _PACE = 0.95  # share of a step from which the host or the loader sets its pace
 _IN_THE_BASELINE = " in the baseline"
 _MOST = 3  # causes that are printed
 _WAIT = "cpu_wait_s_per_step"
 _BUSY = 0.1  # of its CPUs' time, used by other processes
-_WILD = 1.0  # scatter of what other processes do, as a share of its level: a few stored runs may show less by chance
+_LOAD_SCATTER = 1.0  # scatter of what other processes do, as a share of its level: a few stored runs may show less by chance
 _LEAST_SHOWN = 5e-4  # rounds to 0.1 %
 # What one kind of cause is called where it explains the losses of many benchmarks.
 SUBJECTS: Mapping[str, str] = {
@@ -58,8 +59,8 @@ SUBJECTS: Mapping[str, str] = {
     "host": "the host",
     "loader": "the loader",
     "environment": "the changed environment",
-    "kernels": "kernels",
-    "collectives": "collectives",
+    "kernels": "time in kernels",
+    "collectives": "time in collectives",
     "package": "one package",
 }
 
@@ -144,35 +145,38 @@ def find_causes(
         if (each := explain(sides)) is not None:
             take(each.cause, loss * each.lost_s / sides.lost_s)
     setting = _setting(sides, changes) if rest >= _LEAST_SHARE * loss else None
-    if setting is not None and all(is_setting(each.name) for each in changes):
+    if setting is not None and all(is_setting(each.name) or is_place(each.name) for each in changes):
         take(setting, rest)  # nothing else is known to have changed; kernels say where, and not why
     elif setting is not None:
         causes.append(setting)
     for cause in found:
-        take(cause, cause.explained or 0.0)
+        if cause.kind != "host":
+            take(cause, cause.explained or 0.0)
     if (each := _launch(sides)) is not None:
         take(each.cause, loss * each.lost_s / sides.lost_s)
+    for cause in found:
+        if cause.kind == "host":  # idle time, of which launching is a reason
+            take(cause, cause.explained or 0.0)
     if not causes and (suspect := _other_load(sides)):
         causes.append(suspect)
     return tuple(sorted(causes, key=lambda each: -(each.explained or 0)))
 
 
 def disturbance(verdict: Verdict, baseline: Sequence[Run], candidate: Sequence[Run], delta: float) -> str:
-    """Return the other work that a loss comes from: without the time that runs waited for CPUs, less than delta is left.
+    """Return the other work that a loss comes from: without the waiting for it, less than delta / 2 is left.
 
-    Unlike a cause it needs no quiet baseline: each run is compared without its own waiting.
+    Each run is compared without its own waiting. Where other processes did not use more than beside the baseline, it is its own.
     """
-    runs, share = _losing(verdict, candidate), _typical(candidate, "other_cpu_share")
+    runs = _losing(verdict, candidate)
+    share, quiet = _other_share(runs), _other_share(baseline)
     before, now = _own_steps(baseline), _own_steps(runs)
-    if share is None or share < _BUSY or not (before and now):
+    if share is None or quiet is None or share < quiet + _BUSY or not (before and now):
         return ""
-    left = centre(now) - centre(before)
-    if left >= delta:
+    left, loss = centre(now) - centre(before), lost(verdict)
+    if not -loss < left < delta / 2:  # that much waiting is of threads that the step does not wait for
         return ""
     waited, step_s = _typical(runs, _WAIT) or 0.0, math.exp(centre(summaries(runs)))
-    kept = (
-        f"{percent(-math.expm1(-left))} of {percent(-math.expm1(-lost(verdict)))}" if left > 0 else "nothing"
-    )
+    kept = f"{percent(-math.expm1(-left))} of {percent(-math.expm1(-loss))}" if left > 0 else "nothing"
     return (
         f"other processes used {percent(share, 0)} of its CPUs' time, and it waited for {seconds(waited)} of a step of "
         f"{seconds(step_s)}; {kept} of the loss is left without that"
@@ -180,9 +184,22 @@ def disturbance(verdict: Verdict, baseline: Sequence[Run], candidate: Sequence[R
 
 
 def _own_steps(runs: Sequence[Run]) -> list[float]:
-    """Return ln of the step times without waiting for CPUs; none where that is not known of all runs."""
-    own_s = [run.step_time_s - run.metrics.get(_WAIT, math.inf) for run in runs]
+    """Return ln of the step times without waiting for other processes; none where that is not known of all runs."""
+    own_s = []
+    for run in runs:
+        waited_s, share = run.metrics.get(_WAIT), run.metrics.get("other_cpu_share")
+        if waited_s is None or share is None:
+            return []
+        taken_s = (
+            share * run.metrics.get("usable_cpus", 1.0) * run.step_time_s
+        )  # by others: no wait for them is longer
+        own_s.append(run.step_time_s - min(waited_s, taken_s))
     return [math.log(each) for each in own_s] if min(own_s, default=0.0) > 0 else []
+
+
+def _other_share(runs: Sequence[Run]) -> float | None:
+    """Return the share of its CPUs that other processes used; unknown of several ranks, which are others to each other."""
+    return None if any(run.rank_step_s for run in runs) else _typical(runs, "other_cpu_share")
 
 
 # --- where it shows -----------------------------------------------------------------------------------
@@ -219,7 +236,7 @@ def common_causes(first: Iterable[Cause | None]) -> list[str]:
     all_first = list(first)
     counts = Counter(cause.kind for cause in all_first if cause is not None and cause.explained is not None)
     return [
-        f"{SUBJECTS.get(kind, kind)} explains the loss of {number} of {len(all_first)}"
+        f"{SUBJECTS[kind]} {'may explain' if kind == 'environment' else 'explains'} the loss of {number} of {len(all_first)}"
         for kind, number in counts.most_common()
         if number > 1
     ]
@@ -276,7 +293,9 @@ class _Sides:
 
     def waited(self) -> _Moved | None:
         """Return the time that it waited for a CPU, where it grew."""
-        return self._moved(_WAIT, lambda value: value / self.before_s, _OF_STEP, wild=_WILD)
+        return self._moved(
+            _WAIT, lambda value: value / self.before_s, _OF_STEP, scatter_of_level=_LOAD_SCATTER
+        )
 
     def higher(self, name: str) -> _Moved | None:
         return self._moved(name, math.log, _SCATTER[name])
@@ -285,27 +304,29 @@ class _Sides:
         return self._moved(name, lambda value: -math.log(value), _SCATTER[name])
 
     def _moved(
-        self, name: str, scaled: Callable[[float], float], scatter: float, *, wild: float = 0.0
+        self, name: str, scaled: Callable[[float], float], scatter: float, *, scatter_of_level: float = 0.0
     ) -> _Moved | None:
         """Return a metric that grew by more than its scatter in the stored runs: those of a disturbed candidate scatter by nature."""
-        stored, new = (
+        known = [
             [
-                _Value(run.session, scaled(value))
+                run
                 for run in runs
-                if (value := run.metrics.get(name, -1.0)) > 0 or (wild and value == 0)
+                if (value := run.metrics.get(name, -1.0)) > 0 or (scatter_of_level and value == 0)
             ]
             for runs in (self.baseline, self.candidate)
-        )
+        ]
+        stored, new = ([_Value(run.session, scaled(run.metrics[name])) for run in runs] for runs in known)
         if not (stored and new):
             return None
         policy, scale = resolve_policy(Policy(prior_noise=scatter), lambda each: scale_of(stored, each))
         level = centre([each.summary for each in stored])
-        noise = max(scale.noise, wild * level)
+        noise = max(scale.noise, scatter_of_level * level)
         error = noise * unit_standard_error(len(stored), count_sessions(stored), len(new), policy)
         d = centre([each.summary for each in new]) - level
         if d <= t_quantile(LEVEL, scale.degrees_of_freedom) * error:
             return None
-        return _Moved(now=self.now(name) or 0.0, before=self.before(name) or 0.0)
+        before, now = (median(run.metrics[name] for run in runs) for runs in known)
+        return _Moved(now=now, before=before)
 
 
 def _typical(runs: Sequence[Run], name: str) -> float | None:
@@ -399,7 +420,7 @@ def _why_waiting(sides: _Sides) -> str:
 
 
 def _load_text(sides: _Sides) -> str:
-    now, before = sides.now("other_cpu_share"), sides.before("other_cpu_share")
+    now, before = _other_share(sides.candidate), _other_share(sides.baseline)
     if now is None or before is None or now < before + _BUSY:
         return ""
     return f"other processes used {percent(now, 0)} of its CPUs' time, {percent(before, 0)}{_IN_THE_BASELINE}"
@@ -469,20 +490,29 @@ def _loader(sides: _Sides) -> _Found | None:
 
 
 def kernel_causes(found: KernelDifference) -> tuple[Cause, ...]:
-    """Return the changes that explain at least a tenth of a loss each, the largest first; none where nothing was lost."""
-    if found.loss_s <= 0:
+    """Return the changes that explain at least a tenth of a loss each, the largest first; none where nothing was lost.
+
+    None either where the profiled runs differ by much more than all runs do: one of them was disturbed.
+    """
+    if found.loss_s <= 0 or -found.unexplained_s > _DISAGREES * found.loss_s:
         return ()
     whole = math.log(found.after_s / found.before_s)
     changes = sorted((*found.rows, found.idle), key=lambda each: each.change_s, reverse=True)
     return tuple(
         Cause(
-            kind="collectives" if each.is_collective else "kernels",
+            kind="host" if each.operation == IDLE else "collectives" if each.is_collective else "kernels",
             text=_cause_text(each),
             explained=each.change_s / found.loss_s * whole,
         )
         for each in changes
         if each.change_s >= _LEAST_SHARE * found.loss_s
     )
+
+
+def _kind(change: KernelChange) -> str:
+    if change.operation == IDLE:
+        return "host"
+    return "collectives" if change.is_collective else "kernels"
 
 
 def _cause_text(change: KernelChange) -> str:

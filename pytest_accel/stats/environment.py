@@ -103,7 +103,7 @@ VARIABLES_SINCE_2 = _names("""
     PYTHONTRACEMALLOC PYTHONASYNCIODEBUG PYTHONPERFSUPPORT
 """)
 # Of those, names of places say nothing of speed, and differ from job to job.
-_OF_PLACES = re.compile(r"(?:^|_)(?:DIR|ROOT|HOME|FILE|PATH|URL|HOST|PORT|IP|CACHE)(?:_|$)")
+_OF_PLACES = re.compile(r"(?:^|_)(?:DIR|DIRECTORY|ROOT|HOME|FILE|PATH|URL|HOST|PORT|IP|CACHE)(?:_|$)")
 _OF_TORCH = _names(
     "matmul_precision cudnn_enabled mkldnn_enabled cudnn_benchmark cudnn_tf32 sdpa_disabled deterministic max_autotune"
 )
@@ -114,9 +114,10 @@ _SINCE_2 = _OF_TORCH + _names("""
 """)
 # Facts that somebody sets, beside variables; others are versions and the machine.
 _SETTINGS = _OF_TORCH + _names("""
-    attention application_sm_clock_mhz application_memory_clock_mhz ecc mig_mode persistence cpu_governor cpu_affinity binding
-    transparent_hugepages
+    attention application_sm_clock_mhz application_memory_clock_mhz ecc mig_mode persistence cpu_governor transparent_hugepages
 """)
+# A scheduler gives others to each job.
+_PLACES = _names("cpu_affinity binding")
 # scikit-learn sets them when it is imported, for all that runs afterwards: they tell which benchmarks came before.
 _SET_ON_IMPORT = {"KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK"}
 REDACTED = "<redacted>"
@@ -251,8 +252,16 @@ def _is_comparable(name: str, old: Mapping[str, str], new: Mapping[str, str]) ->
 def is_setting(name: str) -> bool:
     """Return whether a fact is a variable or a setting of torch or the machine, and no version."""
     if name.startswith(VARIABLE_PREFIX):
-        return not name.endswith(("_VERSION", "_VISIBLE_DEVICES"))  # of a container; of which device, not how
+        return not (name.endswith("_VERSION") or is_place(name))  # a version is that of a container
     return name in _SETTINGS
+
+
+def is_place(name: str) -> bool:
+    """Return whether a fact says which CPUs, devices or folders a job was given."""
+    variable = name.removeprefix(VARIABLE_PREFIX)
+    if variable == name:
+        return name in _PLACES
+    return name.endswith("_VISIBLE_DEVICES") or _OF_PLACES.search(variable) is not None
 
 
 def _by_likelihood(change: Change) -> tuple[int, str]:

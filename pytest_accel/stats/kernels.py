@@ -68,11 +68,11 @@ def _fold(rows: Sequence[KernelRow]) -> list[KernelRow]:
     folded: dict[str, list[KernelRow]] = {}
     least_s = _SMALL * math.fsum(row.seconds for row in rows)
     for row in rows:
-        mates = sum(each.operation == row.operation for each in kept)
-        if len(kept) < MOST_ROWS and mates < MOST_OF_OPERATION and row.seconds >= least_s:
+        siblings = sum(each.operation == row.operation for each in kept)
+        if len(kept) < MOST_ROWS and siblings < MOST_OF_OPERATION and row.seconds >= least_s:
             kept.append(row)
         else:
-            folded.setdefault(row.operation if mates else OTHER, []).append(row)
+            folded.setdefault(row.operation if siblings else OTHER, []).append(row)
     return [
         *kept,
         *(

@@ -126,7 +126,7 @@ OF_ANY_STEP: Mapping[str, str] = {
     "host_cpu_s_per_step": "CPU time that the process spent on a step, in seconds.",
     "cpu_wait_s_per_step": "The time a step for which threads of the process were ready and waited for a CPU, in seconds: of the longest, half of the next, a third of the third, since threads wait for each other (Linux).",
     "cpu_throttled_s_per_step": "The time a step for which the CPU quota of its control group stopped the process, in seconds; where it did.",
-    "other_cpu_share": "The share of the time of its CPUs that other processes used in the window.",
+    "other_cpu_share": "The share of the time of its CPUs that other processes used in the window; its children, such as loader workers, are its own.",
     "usable_cpus": "The CPUs that the process may use, by affinity and quota.",
     "cpu_clock_mhz": "The clock of the main thread's CPU where the window began and ended, in MHz; where the kernel shows it.",
     "compiled_graphs": "How many graphs torch.compile made of the step; where it is used.",

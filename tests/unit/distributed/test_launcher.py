@@ -415,6 +415,14 @@ def test_secret_that_others_could_know_is_refused_with_the_remedy(tmp_path, chan
         read_secret(tmp_path, path.name)
 
 
+def test_secret_on_a_file_system_without_modes_is_removed_again(tmp_path, monkeypatch):
+    opened_by_all = os.open
+    monkeypatch.setattr(os, "open", lambda path, flags, mode=0: opened_by_all(path, flags, mode | 0o044))
+    with pytest.raises(WorkerError, match="is not a file that this user alone can read"):
+        write_secret(tmp_path, "secret")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_old_secrets_are_removed_where_they_can_be(tmp_path):
     old, in_the_way = write_secret(tmp_path, "of a killed session"), tmp_path / ".pytest-accel-secret-folder"
     in_the_way.mkdir()

@@ -276,3 +276,11 @@ def test_ancestry_is_this_process_and_its_parents(tmp_path):
     assert ancestry(tmp_path) == [os.getpid(), 77]
     (me / "stat").write_text("garbage")
     assert ancestry(tmp_path) == [os.getpid()]
+
+
+def test_supervisor_ends_as_its_rank_also_where_ends_of_children_were_ignored(tmp_path):
+    """As below a daemon, or a shell with `trap '' CHLD`."""
+    ignoring = "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    rank = [sys.executable, "-c", "raise SystemExit(3)"]
+    words = [*map(str, processes._SUPERVISOR), str(os.getpid()), str(tmp_path), *rank]
+    assert subprocess.run([sys.executable, "-c", ignoring, *words], timeout=60, check=False).returncode == 3

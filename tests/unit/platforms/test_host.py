@@ -56,10 +56,12 @@ def test_nodes_and_cores_of_a_host_with_two_sockets(tmp_path):
     )
 
 
-def load_files(root, *, waited_ns, throttled, busy):
+def load_files(root, *, waited_ns, throttled, busy, worker=0):
     write(root / "proc/self/task/7/schedstat", f"1 {waited_ns} 1")
     write(root / "proc/self/task/8/schedstat", f"1 {waited_ns // 2} 1")
     write(root / "proc/self/stat", f"7 (a b) R {' '.join('0' for _ in range(35))} 1 0")
+    write(root / "proc/self/task/8/children", "9")
+    write(root / "proc/9/stat", f"9 (loader) R {' '.join('0' for _ in range(10))} {worker} {worker} 0 0 0")
     write(root / "proc/stat", f"cpu0 {busy} 0 0 200 0 0 0 0\ncpu1 {busy} 0 0 200 0 0 0 0")
     write(root / "proc/self/cgroup", "1:cpu:/job\n0::/job")
     write(root / "sys/fs/cgroup/job/cpu.stat", f"throttled_usec {throttled}")
@@ -84,6 +86,16 @@ def test_load_between_two_readings(tmp_path, monkeypatch):
             "cpu_clock_mhz": 2400.0,
         }
     )
+
+
+def test_loader_workers_are_no_other_processes(tmp_path, monkeypatch):
+    """Else a loader that got slower itself would pass for other work on the CPUs."""
+    monkeypatch.setattr(host, "allowed_cpus", lambda: frozenset({0, 1}))
+    half = host.os.sysconf("SC_CLK_TCK") // 2
+    before = host.read_load(load_files(tmp_path, waited_ns=1, throttled=0, busy=0))
+    after = host.read_load(load_files(tmp_path, waited_ns=1, throttled=0, busy=100, worker=half))
+    after = replace(after, at_s=before.at_s + 1.0, process_s=before.process_s + 1.0)
+    assert host.load_metrics(before, after, 10)["other_cpu_share"] == pytest.approx(0.0)
 
 
 def test_load_of_a_host_that_shows_nothing_is_its_own_time(tmp_path):

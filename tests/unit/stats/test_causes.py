@@ -46,6 +46,8 @@ def explained(then, now, *changes, ratio=1.36, found=()):
 
 
 ENV = Change(name="env.TORCHDYNAMO_DISABLE", old=None, new="1")
+PLACE = Change(name="cpu_affinity", old="0-15", new="16-31")
+FOLDER = Change(name="env.CUDA_MPS_PIPE_DIRECTORY", old="/tmp/7", new="/tmp/8")
 TORCH = Change(name="torch", old="2.11.0", new="2.12.0")
 # What differs, the first cause, the share of a loss of 26.5 % that it explains (None: unknown), words of its lines.
 PROVOKED = {
@@ -127,6 +129,10 @@ PROVOKED = {
         {"compiled_graphs": 3, "graph_breaks": 2},
         *((), "environment", 1.0, "2 graph breaks, 0 in the baseline"),
     ),
+    "a setting of a job on other CPUs": (
+        *({}, {}, (PLACE, FOLDER, ENV), "environment", 1.0),
+        "TORCHDYNAMO_DISABLE 1 appeared: explains at most",
+    ),
     "a setting beside a new version": (
         {},
         {},
@@ -159,6 +165,14 @@ def test_provoked_cause_is_the_first_with_its_share(then, now, changes, kind, sh
     assert re.search(words, text), text
 
 
+SLOWER = Verdict(
+    outcome=Outcome.REGRESSED,
+    tolerance=0.05,
+    runs=2,
+    slowdown=Estimate(point=1 - 1 / 1.36, low=0.2, high=0.3),
+)
+
+
 @pytest.mark.parametrize(
     ("wait_s", "other", "words"),
     [
@@ -169,27 +183,47 @@ def test_provoked_cause_is_the_first_with_its_share(then, now, changes, kind, sh
         ),
         (0.0036, 0.5, "; nothing of the loss is left without that"),
         (0.0020, 0.5, ""),  # 13.8 % are its own
+        (0.0032, 0.5, ""),  # 3.8 % are its own: more than half of the tolerance regresses
         (0.0035, 0.0, ""),  # its own threads
+        (0.0035, 0.25, ""),  # beside the baseline they used as much
+        (0.0035, 0.35, "used 35 %"),
+        (0.0100, 0.9, ""),  # of threads that it does not wait for
         (None, 0.5, ""),
     ],
 )
 def test_loss_that_comes_from_other_work_is_a_disturbance(wait_s, other, words):
     waits = {} if wait_s is None else {"cpu_wait_s_per_step": wait_s}
-    lost = Verdict(
-        outcome=Outcome.REGRESSED,
-        tolerance=0.05,
-        runs=2,
-        slowdown=Estimate(point=1 - 1 / 1.36, low=0.2, high=0.3),
-    )
-    before, now = runs(0.01, cpu_wait_s_per_step=0.0), runs(0.0136, 2, other_cpu_share=other, **waits)
-    assert words in disturbance(lost, before, now, math.log(1.05))
-    assert bool(words) == bool(disturbance(lost, before, now, math.log(1.05)))
+    before = runs(0.01, cpu_wait_s_per_step=0.0, other_cpu_share=0.2, usable_cpus=2)
+    now = runs(0.0136, 2, other_cpu_share=other, usable_cpus=2, **waits)
+    assert words in disturbance(SLOWER, before, now, math.log(1.05))
+    assert bool(words) == bool(disturbance(SLOWER, before, now, math.log(1.05)))
+    ranks = [replace(run, rank_step_s=(0.0136, 0.0136)) for run in now]
+    assert disturbance(SLOWER, before, ranks, math.log(1.05)) == ""  # they are others to each other
+
+
+def test_threads_that_wait_for_each_other_are_no_disturbance():
+    """A step with more threads waits longer than other processes can make it."""
+    before = runs(0.01, cpu_wait_s_per_step=0.0, other_cpu_share=0.02, usable_cpus=2)
+    now = runs(0.0136, 2, cpu_wait_s_per_step=0.0036, other_cpu_share=0.12, usable_cpus=1)
+    assert disturbance(SLOWER, before, now, math.log(1.05)) == ""
+
+
+def test_other_work_beside_the_slow_runs_is_a_disturbance():
+    before = runs(0.01, cpu_wait_s_per_step=0.0, other_cpu_share=0.02)
+    now = [
+        *runs(0.01, 3, cpu_wait_s_per_step=0.0, other_cpu_share=0.02),
+        *runs(0.0136, 2, cpu_wait_s_per_step=0.0036, other_cpu_share=0.5),
+    ]
+    group = SlowGroup(runs=2, loss=0.265, least_loss=0.26, others_loss=0.0)
+    unstable = replace(SLOWER, outcome=Outcome.UNSTABLE, slow_group=group)
+    assert "used 50 %" in disturbance(unstable, before, now, math.log(1.05))
 
 
 @pytest.mark.parametrize(
     ("then", "now", "changes"),
     [
         ({}, {}, ()),  # a sleep in forward
+        ({}, {}, (PLACE, FOLDER)),  # a scheduler gives each job others
         ({}, {}, (TORCH,)),  # a version is listed as a change, and is no cause by itself
         ({"sm_clock_mhz": 1886}, {"sm_clock_mhz": 1880}, ()),
         ({"sm_clock_mhz": 1500}, {"sm_clock_mhz": 1900}, ()),
@@ -207,6 +241,13 @@ def test_what_explains_nothing_is_not_named(then, now, changes):
     assert explained(then, now, *changes)[0] == ()
 
 
+def test_reading_of_zero_is_none():
+    """Sensors that fail now and then return zeros."""
+    now = [*runs(0.0136, 2, sm_clock_mhz=0), *runs(0.0136, 1, sm_clock_mhz=1380)]
+    (cause,) = find_causes(runs(0.01, sm_clock_mhz=1886), now, math.log(1.36))
+    assert cause.brief == "SM clock 1380 MHz, was 1886 MHz"
+
+
 def test_lines_have_the_form_of_a_failure():
     kernels = Cause(kind="kernels", text="attention backward 48.1 -> 71.3 ms a step", explained=0.1)
     causes, loss = explained({"sm_clock_mhz": 1886}, {"sm_clock_mhz": 1600}, found=[kernels])
@@ -218,10 +259,21 @@ def test_lines_have_the_form_of_a_failure():
     assert causes[0].brief == "SM clock 1600 MHz, was 1886 MHz"
 
 
+def test_launching_is_named_before_the_idle_time_that_it_leaves():
+    kernels = Cause(kind="kernels", text="softmax 1 ms -> 1.5 ms a step", explained=0.05)
+    idle = Cause(kind="host", text="1 ms -> 4 ms a step without a kernel", explained=0.25)
+    then, now = {"launch_s": 0.003, "sm_clock_mhz": 1980}, {"launch_s": 0.0135, "sm_clock_mhz": 1980}
+    host, softmax = explained(then, now, found=[idle, kernels])[0]
+    assert host.text.startswith("the host is done with a step after 13.5 ms")
+    assert softmax == kernels
+
+
 def test_what_several_benchmarks_share_is_said_once():
     clock, load = Cause(kind="sm_clock", text="", explained=0.1), Cause(kind="host", text="")
     assert common_causes([clock, clock, None, load]) == ["the SM clock explains the loss of 2 of 4"]
     assert common_causes([clock, None]) == []
+    setting = Cause(kind="environment", text="", explained=0.1)  # at most
+    assert common_causes([setting, setting]) == ["the changed environment may explain the loss of 2 of 2"]
 
 
 def test_unstable_runs_are_explained_by_the_slow_ones():

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from pytest_accel.session import case as case_module
+from pytest_accel.session.case import FOREIGN_ANCHOR
+from pytest_accel.session.device import WAITED_S, WARMING_S
 from pytest_accel.session.results import lines_of
 from pytest_accel.stats.baseline_quality import DEFAULT_PRIOR, NoisePrior
 from pytest_accel.stats.gate import Outcome, Policy
 from pytest_accel.storage.history import Point
 from tests.support.kernels import row, table
 from tests.support.measured import make_case
-from tests.support.stored import H200, UPGRADED, baseline, runs
+from tests.support.stored import CAPPED, H200, OTHER, UPGRADED, baseline, runs
 
 QUIET = NoisePrior(noise=0.004, degrees_of_freedom=6.0, benchmarks=20)
 
@@ -146,3 +150,63 @@ def test_loss_of_other_work_on_the_cpus_is_not_judged(tmp_path, wait_s, outcome)
 def with_waiting(made, wait_s, other):
     metrics = {"cpu_wait_s_per_step": wait_s, "other_cpu_share": other}
     return [replace(run, metrics=metrics) for run in made]
+
+
+@pytest.mark.parametrize(
+    ("step_s", "tolerance", "times"), [(0.02, 0.1, 5.0), (0.02, 0.25, 2.0), (0.0125, 0.1, 2.0)]
+)
+def test_loss_is_compared_with_its_tolerance(tmp_path, step_s, tolerance, times):
+    case = make_case(tmp_path, runs=runs(2, session="now", step_s=step_s), tolerance=tolerance)
+    case.judge()
+    assert case.relative_loss == 0.0  # nothing is stored
+    baseline(tmp_path)
+    case = make_case(tmp_path, runs=runs(2, session="now", step_s=step_s), tolerance=tolerance)
+    case.judge()
+    assert case.relative_loss == pytest.approx(times, rel=0.02)
+    assert case.throughput == pytest.approx(256 / step_s, rel=0.01)
+
+
+def test_largest_loss_of_throughput_and_metrics_counts(tmp_path):
+    cheap, costly = (
+        [replace(run, metrics={"energy_per_step_j": joules}) for run in runs(2, session=session)]
+        for session, joules in (("s1", 2.0), ("now", 3.0))
+    )
+    baseline(tmp_path, stored=cheap)
+    case = make_case(tmp_path, runs=costly, gates={"energy_per_step_j": 0.1})
+    case.judge()
+    assert case.relative_loss == pytest.approx(0.5 / 0.1)
+
+
+def test_missing_entry_is_named_with_the_remedy(tmp_path):
+    baseline(tmp_path, OTHER)
+    case = make_case(tmp_path, runs=runs(1))
+    case.judge()
+    assert case.outcome is Outcome.NO_BASELINE
+    assert case.verdict.reason == (
+        "baselines of h200 hold no test_cnn[resnet50]; record it with --accel-record"
+    )
+
+
+@pytest.mark.parametrize(("machine", "notes", "judged"), [(H200, [], 1), (CAPPED, [FOREIGN_ANCHOR], 0)])
+def test_anchor_is_judged_on_its_machine_and_noted_elsewhere(tmp_path, machine, notes, judged):
+    baseline(tmp_path, environments=(H200, CAPPED))
+    case = make_case(tmp_path, runs=runs(2, session="now"))
+    ((key, entry),) = case.baseline.benchmarks.items()
+    entry = replace(entry, anchor=runs(3, session="old", environment=machine))
+    environments = {each.key: each for each in (H200, CAPPED)}
+    case.baseline = replace(case.baseline, benchmarks={key: entry}, environments=environments)
+    case.judge()
+    assert case.notes == notes
+    assert len(case.metric_verdicts) == judged
+
+
+def test_device_time_leaves_out_the_wait_for_devices(tmp_path, monkeypatch):
+    case = make_case(tmp_path)
+    stash = pytest.Stash()
+    case.item.config = SimpleNamespace(stash=stash)
+    stash[WAITED_S], stash[WARMING_S], case.device_time_s, case.warming_s = 3.0, 2.0, 1.0, 0.5
+    clock = iter((100.0, 110.0))
+    monkeypatch.setattr(case_module.time, "monotonic", lambda: next(clock))
+    with case.timing_devices():
+        stash[WAITED_S], stash[WARMING_S] = 7.0, 5.0
+    assert (case.device_time_s, case.warming_s) == (7.0, 3.5)

@@ -58,6 +58,7 @@ class TestAlignment:
         found = changes(new)
         assert found["copy HtoD"].change_s == pytest.approx(0.5e-3)
         assert found["gelu"].change_s == pytest.approx(-1e-3)
+        assert found["gelu"].kernel == "vectorized"
         assert found["gelu"].calls_text == ""  # it may be among the small ones of the other table
 
     def test_another_number_of_calls_is_said(self):

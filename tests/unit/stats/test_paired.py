@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pytest_accel.stats.gate import Outcome, Policy
 from pytest_accel.stats.paired import (
     DEFAULT_BLOCKS,
+    MAX_BLOCKS,
     Sessions,
     Slot,
     block_order,
@@ -208,6 +209,8 @@ def test_how_many_groups_a_tolerance_takes():
     assert DEFAULT_BLOCKS < needed <= 20
     assert 0.03 * resolution_factor(needed, paired_policy(0.05, needed)) <= DELTA
     assert blocks_needed(0.2, 0.05) is None
+    most = paired_policy(0.05, MAX_BLOCKS)
+    assert blocks_needed(0.999 * most.delta / resolution_factor(MAX_BLOCKS, most), 0.05) == MAX_BLOCKS
 
 
 # --- progress ---------------------------------------------------------------------------------------

@@ -13,10 +13,11 @@ from pytest_accel.session.device import WAITED_S, WARMING_S
 from pytest_accel.session.results import lines_of
 from pytest_accel.stats.baseline_quality import DEFAULT_PRIOR, NoisePrior
 from pytest_accel.stats.gate import Outcome, Policy
+from pytest_accel.stats.run import SOURCE, both_keys
 from pytest_accel.storage.history import Point
 from tests.support.kernels import row, table
 from tests.support.measured import make_case
-from tests.support.stored import CAPPED, H200, OTHER, UPGRADED, baseline, runs
+from tests.support.stored import CAPPED, H200, KEY, OTHER, UPGRADED, baseline, runs
 
 QUIET = NoisePrior(noise=0.004, degrees_of_freedom=6.0, benchmarks=20)
 
@@ -177,14 +178,36 @@ def test_largest_loss_of_throughput_and_metrics_counts(tmp_path):
     assert case.relative_loss == pytest.approx(0.5 / 0.1)
 
 
-def test_missing_entry_is_named_with_the_remedy(tmp_path):
-    baseline(tmp_path, OTHER)
+SYNTHETIC, REAL = both_keys(KEY)
+
+
+@pytest.mark.parametrize(
+    ("stored", "source", "said"),
+    [
+        (OTHER, "synthetic", "hold no test_cnn[resnet50]"),
+        (REAL, "synthetic", "hold test_cnn[resnet50] with real data, and not with synthetic data"),
+        (SYNTHETIC, "imagenet", "hold test_cnn[resnet50] with synthetic data, and not with real data"),
+    ],
+)
+def test_missing_entry_is_named_with_the_remedy(tmp_path, stored, source, said):
+    baseline(tmp_path, stored)
     case = make_case(tmp_path, runs=runs(1))
+    case.measurements[0] = replace(case.latest, configuration={SOURCE: source})
     case.judge()
     assert case.outcome is Outcome.NO_BASELINE
-    assert case.verdict.reason == (
-        "baselines of h200 hold no test_cnn[resnet50]; record it with --accel-record"
-    )
+    assert case.verdict.reason == f"baselines of h200 {said}; record it with --accel-record"
+    assert case.spent.decided
+
+
+@pytest.mark.parametrize(("data", "key"), [(None, SYNTHETIC), ("/data", REAL)])
+def test_key_before_the_step_is_built_is_of_the_sessions_data(tmp_path, data, key):
+    assert make_case(tmp_path, data=data).key == key
+
+
+def test_benchmark_far_noisier_than_its_platform_is_judged_by_the_default_prior(tmp_path):
+    baseline(tmp_path, stored=runs(noise=0.05))
+    case = make_case(tmp_path, runs=runs(1), prior=QUIET)
+    assert case.policy == case.plain_policy
 
 
 @pytest.mark.parametrize(("machine", "notes", "judged"), [(H200, [], 1), (CAPPED, [FOREIGN_ANCHOR], 0)])

@@ -59,6 +59,15 @@ def test_metric_without_tolerance_takes_that_of_noisy_throughput(tmp_path, store
     assert case.metric_verdicts[0].tolerance == tolerated
 
 
+def test_gated_metric_without_a_column_is_noted(tmp_path):
+    (run,) = runs(1)
+    measured = replace(run, metrics={"decode_s": 0.5, "energy_per_step_j": 2.0})
+    gates = {"decode_s": 0.1, "energy_per_step_j": 0.1, "prefill_s": 0.1}
+    case = make_case(tmp_path, runs=[measured], gates=gates)
+    case.judge()
+    assert [line.text for line in lines_of(case) if line.status is None] == ["decode_s 0.5"]
+
+
 class TestProfiledRuns:
     """Which fresh run is profiled after its rounds."""
 

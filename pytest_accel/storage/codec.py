@@ -17,6 +17,8 @@ from enum import Enum
 from functools import cache
 from typing import Any, Literal, NoReturn, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
+from pytest_accel.stats.quantities import clipped
+
 _SCALARS = {str, int, float, bool, type(None)}
 INTEGER_DIGITS = 18  # beyond 64 bits an integer is a fault; Python itself refuses beyond 4300 digits
 EXACT = "exact"  # metadata of a field whose numbers are never rounded
@@ -257,8 +259,7 @@ def shown(value: object) -> str:
         case list():
             return "a list"
         case _:
-            text = json.dumps(value, default=repr)
-            return text if len(text) <= 40 else f"{text[:39]}…"
+            return clipped(json.dumps(value, default=repr), 40)
 
 
 def _fail(place: str, problem: str) -> NoReturn:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pytest_accel.stats.quantities import did_you_mean, percent, si
-from pytest_accel.stats.run import Scalar, is_real
+from pytest_accel.stats.run import LARGEST_METRIC, Scalar, is_real
 from pytest_accel.storage.baselines import MAX_BYTES, PUBLISHED
 from pytest_accel.storage.codec import check_version, decode, loads
 from pytest_accel.storage.files import StorageError, format_errors, read_text
@@ -75,7 +75,7 @@ class Figure:
     def __post_init__(self) -> None:
         if self.metric not in METRICS:
             raise ValueError(f"metric: {self.metric!r} is none of {', '.join(METRICS)}")
-        if not 0 < self.value <= 1e30:
+        if not 0 < self.value <= LARGEST_METRIC:
             raise ValueError(f"value: {self.value!r} is not positive or too large")
 
     @property

@@ -161,6 +161,7 @@ def test_tolerance_that_is_no_gate_is_not_called_ok(night, shared):
             ),
         ]
     )
+    night.stdout.no_re_match_line(r"^ok  ")  # ok needs no sentence
     properties = {
         each.get("name"): each.get("value") for each in shared.testcase("test_wide").iter("property")
     }

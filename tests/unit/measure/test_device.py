@@ -6,10 +6,12 @@ import os
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
-from pytest_accel.measure.device import DEVICE_QUEUES, CpuDevice, torch_index, widen_device_queues
+from pytest_accel.measure import device as device_module
+from pytest_accel.measure.device import DEVICE_QUEUES, CpuDevice, CudaDevice, torch_index, widen_device_queues
 
 
 @pytest.fixture
@@ -69,6 +71,46 @@ print(device.peak_memory_bytes() - before)
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
     )
     assert int(grown.stdout) >= 32 << 20
+
+
+def test_reset_forgets_an_earlier_peak():
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        pytest.skip("the kernel does not let the peak be reset")
+    program = """
+from pytest_accel.measure.device import CpuDevice
+device = CpuDevice(threads=1)
+block = bytearray(64 << 20)
+block[:: 1 << 12] = b"x" * len(block[:: 1 << 12])
+before = device.peak_memory_bytes()
+del block
+device.reset_peak_memory()
+print(before - device.peak_memory_bytes())
+"""
+    forgotten = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert int(forgotten.stdout) >= 32 << 20
+
+
+def test_peak_memory_counts_what_graphs_of_this_device_keep(monkeypatch):
+    def segment(pool, device=1):
+        return {"device": device, "segment_pool_id": pool, "total_size": 100, "allocated_size": 30}
+
+    reset = []
+    segments = [segment((0, 0)), segment((0, 1)), segment((2, 0)), segment((0, 1), device=0)]
+    segments[0].pop("segment_pool_id")  # of an older torch
+    fake = types.SimpleNamespace(
+        memory_snapshot=lambda: [*segments, segment((0, 0))],
+        max_memory_allocated={0: 7000, 1: 1000}.__getitem__,
+        reset_peak_memory_stats=reset.append,
+    )
+    monkeypatch.setattr(device_module, "_cuda", lambda: fake)
+    device = CudaDevice(index=1)
+    device.reset_peak_memory()
+    assert reset == [1]
+    assert device.peak_memory_bytes() == 1000 + 2 * (100 - 30)
 
 
 def test_delay_takes_at_least_its_time(monkeypatch):

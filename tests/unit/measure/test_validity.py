@@ -84,6 +84,7 @@ def test_power_cap_at_the_default_limit_is_valid():
         ([1200] * 20 + [1500] * 20, 0x0, 1980, None),
         ([1965] * 40, 0x0, 1980, None),
         ([1200] * 40, 0x0, None, None),
+        ([1200] * 5, 0x0, 1980, 1200.0),
         ([1200] * 4, 0x0, 1980, None),  # too few samples
         ([1200] * 40, None, 1980, None),  # reasons are not known
     ],
@@ -165,6 +166,12 @@ def test_figures_are_mean_clocks_and_the_highest_temperature():
     figures = found(samples=samples).figures
     assert (figures["sm_clock_mhz"], figures["temperature_c"]) == (1500.0, 80.0)
     assert "memory_clock_mhz" not in figures
+    assert (
+        found(samples=sampled(0, sm_mhz=10_000, temperature_c=200)).figures.items()
+        >= {"sm_clock_mhz": 10_000.0, "temperature_c": 200.0}.items()
+    )
+    beyond = found(samples=sampled(0, sm_mhz=10_001, temperature_c=201)).figures
+    assert {"sm_clock_mhz", "temperature_c"}.isdisjoint(beyond)
     implausible = sampled(KNOWN, 2**64 - 1, sm_mhz=2**32 - 1, memory_mhz=-1, temperature_c=2**31)
     assert found(samples=implausible).figures == {}
 
@@ -244,6 +251,19 @@ PART = "the device was sampled in part: "
 def test_gaps_are_noted(changes, note):
     validity = found(**changes)
     assert (validity.invalid, validity.notes) == ((), (note,))
+
+
+@pytest.mark.parametrize(
+    ("window_s", "samples", "note"),
+    [
+        (10.0, 51, ()),  # 4.95 s without samples
+        (10.0, 50, (f"{PART}for 5.05 s of 10 s nothing was sampled",)),
+        (1.5, 6, ()),  # 0.95 s, most of the window
+        (1.5, 5, (f"{PART}for 1.05 s of 1.5 s nothing was sampled",)),
+    ],
+)
+def test_gap_is_half_of_the_window_and_a_second(window_s, samples, note):
+    assert found(samples=sampled(*[0] * samples), end_s=window_s).notes == note
 
 
 def test_single_sample_covers_a_short_window():

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from pytest_accel.session import case as case_module
+from pytest_accel.session.case import FOREIGN_ANCHOR
+from pytest_accel.session.device import WAITED_S, WARMING_S
 from pytest_accel.session.results import lines_of
 from pytest_accel.stats.baseline_quality import DEFAULT_PRIOR, NoisePrior
 from pytest_accel.stats.gate import Outcome, Policy
+from pytest_accel.stats.run import SOURCE, both_keys
 from pytest_accel.storage.history import Point
 from tests.support.kernels import row, table
 from tests.support.measured import make_case
-from tests.support.stored import H200, UPGRADED, baseline, runs
+from tests.support.stored import CAPPED, H200, KEY, OTHER, UPGRADED, baseline, runs
 
 QUIET = NoisePrior(noise=0.004, degrees_of_freedom=6.0, benchmarks=20)
 
@@ -52,6 +57,15 @@ def test_metric_without_tolerance_takes_that_of_noisy_throughput(tmp_path, store
     assert case.gates == {"energy_j": tolerated, "accuracy": 0.02}
     case.judge()
     assert case.metric_verdicts[0].tolerance == tolerated
+
+
+def test_gated_metric_without_a_column_is_noted(tmp_path):
+    (run,) = runs(1)
+    measured = replace(run, metrics={"decode_s": 0.5, "energy_per_step_j": 2.0})
+    gates = {"decode_s": 0.1, "energy_per_step_j": 0.1, "prefill_s": 0.1}
+    case = make_case(tmp_path, runs=[measured], gates=gates)
+    case.judge()
+    assert [line.text for line in lines_of(case) if line.status is None] == ["decode_s 0.5"]
 
 
 class TestProfiledRuns:
@@ -146,3 +160,85 @@ def test_loss_of_other_work_on_the_cpus_is_not_judged(tmp_path, wait_s, outcome)
 def with_waiting(made, wait_s, other):
     metrics = {"cpu_wait_s_per_step": wait_s, "other_cpu_share": other}
     return [replace(run, metrics=metrics) for run in made]
+
+
+@pytest.mark.parametrize(
+    ("step_s", "tolerance", "times"), [(0.02, 0.1, 5.0), (0.02, 0.25, 2.0), (0.0125, 0.1, 2.0)]
+)
+def test_loss_is_compared_with_its_tolerance(tmp_path, step_s, tolerance, times):
+    case = make_case(tmp_path, runs=runs(2, session="now", step_s=step_s), tolerance=tolerance)
+    case.judge()
+    assert case.relative_loss == 0.0  # nothing is stored
+    baseline(tmp_path)
+    case = make_case(tmp_path, runs=runs(2, session="now", step_s=step_s), tolerance=tolerance)
+    case.judge()
+    assert case.relative_loss == pytest.approx(times, rel=0.02)
+    assert case.throughput == pytest.approx(256 / step_s, rel=0.01)
+
+
+def test_largest_loss_of_throughput_and_metrics_counts(tmp_path):
+    cheap, costly = (
+        [replace(run, metrics={"energy_per_step_j": joules}) for run in runs(2, session=session)]
+        for session, joules in (("s1", 2.0), ("now", 3.0))
+    )
+    baseline(tmp_path, stored=cheap)
+    case = make_case(tmp_path, runs=costly, gates={"energy_per_step_j": 0.1})
+    case.judge()
+    assert case.relative_loss == pytest.approx(0.5 / 0.1)
+
+
+SYNTHETIC, REAL = both_keys(KEY)
+
+
+@pytest.mark.parametrize(
+    ("stored", "source", "said"),
+    [
+        (OTHER, "synthetic", "hold no test_cnn[resnet50]"),
+        (REAL, "synthetic", "hold test_cnn[resnet50] with real data, and not with synthetic data"),
+        (SYNTHETIC, "imagenet", "hold test_cnn[resnet50] with synthetic data, and not with real data"),
+    ],
+)
+def test_missing_entry_is_named_with_the_remedy(tmp_path, stored, source, said):
+    baseline(tmp_path, stored)
+    case = make_case(tmp_path, runs=runs(1))
+    case.measurements[0] = replace(case.latest, configuration={SOURCE: source})
+    case.judge()
+    assert case.outcome is Outcome.NO_BASELINE
+    assert case.verdict.reason == f"baselines of h200 {said}; record it with --accel-record"
+    assert case.spent.decided
+
+
+@pytest.mark.parametrize(("data", "key"), [(None, SYNTHETIC), ("/data", REAL)])
+def test_key_before_the_step_is_built_is_of_the_sessions_data(tmp_path, data, key):
+    assert make_case(tmp_path, data=data).key == key
+
+
+def test_benchmark_far_noisier_than_its_platform_is_judged_by_the_default_prior(tmp_path):
+    baseline(tmp_path, stored=runs(noise=0.05))
+    case = make_case(tmp_path, runs=runs(1), prior=QUIET)
+    assert case.policy == case.plain_policy
+
+
+@pytest.mark.parametrize(("machine", "notes", "judged"), [(H200, [], 1), (CAPPED, [FOREIGN_ANCHOR], 0)])
+def test_anchor_is_judged_on_its_machine_and_noted_elsewhere(tmp_path, machine, notes, judged):
+    baseline(tmp_path, environments=(H200, CAPPED))
+    case = make_case(tmp_path, runs=runs(2, session="now"))
+    ((key, entry),) = case.baseline.benchmarks.items()
+    entry = replace(entry, anchor=runs(3, session="old", environment=machine))
+    environments = {each.key: each for each in (H200, CAPPED)}
+    case.baseline = replace(case.baseline, benchmarks={key: entry}, environments=environments)
+    case.judge()
+    assert case.notes == notes
+    assert len(case.metric_verdicts) == judged
+
+
+def test_device_time_leaves_out_the_wait_for_devices(tmp_path, monkeypatch):
+    case = make_case(tmp_path)
+    stash = pytest.Stash()
+    case.item.config = SimpleNamespace(stash=stash)
+    stash[WAITED_S], stash[WARMING_S], case.device_time_s, case.warming_s = 3.0, 2.0, 1.0, 0.5
+    clock = iter((100.0, 110.0))
+    monkeypatch.setattr(case_module.time, "monotonic", lambda: next(clock))
+    with case.timing_devices():
+        stash[WAITED_S], stash[WARMING_S] = 7.0, 5.0
+    assert (case.device_time_s, case.warming_s) == (7.0, 3.5)

@@ -12,16 +12,24 @@ import pytest
 from pytest_accel.options import SESSION_START_S, Settings
 from pytest_accel.session import repeats
 from pytest_accel.session.repeats import PlatformShifts, Repeats
+from pytest_accel.session.worker_process import ItemResult
 from pytest_accel.stats.gate import Outcome
 from tests.support.measured import make_case, measurement
 from tests.support.stored import baseline, runs
 
 
 def silence(monkeypatch):
-    progress = SimpleNamespace(phase=lambda text, remaining_s: None)
-    monkeypatch.setattr(repeats, "live_progress", lambda config, label, left_s: nullcontext(progress))
+    """Return the list of labels that would be shown."""
+    labels = []
+
+    def live_progress(config, label, left_s):
+        labels.append(label)
+        return nullcontext(SimpleNamespace(phase=lambda text, remaining_s: None))
+
+    monkeypatch.setattr(repeats, "live_progress", live_progress)
     monkeypatch.setattr(Repeats, "begin_line", lambda self, case: None)
     monkeypatch.setattr(repeats.Case, "timing_devices", lambda self: nullcontext())
+    return labels
 
 
 class Open:
@@ -70,7 +78,7 @@ def played(monkeypatch):
     def play(within_s, *cases, count=5, record=0):
         monkeypatch.setattr(repeats, "time", clock := SimpleNamespace(now_s=100.0))
         clock.monotonic = lambda: clock.now_s
-        silence(monkeypatch)
+        labels = silence(monkeypatch)
         monkeypatch.setattr(repeats, "refuse_mixture", lambda case: None)
         found = Played(
             config=SimpleNamespace(stash={SESSION_START_S: 40.0}, getoption=lambda *_, **__: 0),
@@ -83,6 +91,7 @@ def played(monkeypatch):
             waiting=list(cases),
         )
         found.measure(SimpleNamespace(shouldfail=False, shouldstop=False))
+        found.labels = labels
         return found
 
     return play
@@ -111,6 +120,35 @@ def test_no_run_begins_that_would_end_too_late_and_largest_losses_come_first(pla
     assert turns.workers == runs.split()
     assert (f" {left} benchmark" in turns.time_note) is bool(left)
     assert bool(turns.time_note) is bool(left)
+
+
+def test_label_of_a_repeat_counts_the_first_run(played):
+    assert played(None, Open("quick", 10.0, 0.2)).labels == ["quick, run 2 of 5", "quick, run 3 of 5"]
+
+
+@pytest.mark.parametrize(
+    ("found", "problem", "measured"),
+    [
+        (ItemResult(outcome="passed", measurement=measurement(runs(1)[0])), "", 2),
+        (ItemResult.failed("boom", measurement=measurement(runs(1)[0])), "gave no measurement: boom", 1),
+        (ItemResult(outcome="passed", measuring_off=True), "pytest-benchmark was switched off there", 1),
+        (ItemResult(outcome="failed", cause="boom", reports=({},)), "failed in a fresh process: boom", 1),
+    ],
+)
+def test_repeat_that_fails_or_measures_nothing_is_a_problem(tmp_path, found, problem, measured):
+    case = make_case(tmp_path, runs=runs(1))
+    repeated = Repeats(
+        config=None,
+        settings=Settings(),
+        cases={},
+        workers=SimpleNamespace(run=lambda *_, **__: found),
+        finisher=None,
+        with_scaling=lambda case, made: made,
+    )
+    repeated.measure_fresh(case, None)
+    assert problem in case.problem
+    assert bool(case.problem) is bool(problem)
+    assert len(case.measurements) == measured
 
 
 def test_open_gain_is_not_counted_as_undecided(played):

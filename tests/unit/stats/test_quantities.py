@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_accel.stats.quantities import (
+    clipped,
     gibibytes,
     inert,
     parse_fraction,
@@ -70,6 +71,7 @@ class TestSeconds:
         ("value", "text"),
         [
             (3.2e-5, "32 us"),
+            (0.0012, "1.2 ms"),
             (0.0451, "45.1 ms"),
             (1.0, "1 s"),
             (12.34, "12.3 s"),
@@ -80,6 +82,11 @@ class TestSeconds:
     )
     def test_by_example(self, value, text):
         assert seconds(value) == text
+
+
+@pytest.mark.parametrize(("characters", "text"), [(10, "abcdefghij"), (9, "abcde…hij"), (4, "ab…j")])
+def test_clipped_text_is_as_long_as_it_may_be(characters, text):
+    assert clipped("abcdefghij", characters) == text
 
 
 class TestRates:

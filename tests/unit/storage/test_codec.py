@@ -116,3 +116,8 @@ def test_number_of_many_digits_is_refused():
 def test_key_written_twice_is_refused():
     with pytest.raises(FormatError, match='the key "size" appears twice'):
         loads('{"name": "x", "inner": {"size": 1, "size": 2}}')
+
+
+@pytest.mark.parametrize(("digits", "kind"), [(18, int), (19, float)])
+def test_integer_of_more_digits_than_64_bits_hold_is_a_float(digits, kind):
+    assert type(loads("9" * digits)) is kind

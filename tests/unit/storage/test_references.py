@@ -16,6 +16,7 @@ from pytest_accel.storage.references import (
     Expectation,
     Figure,
     PublishedError,
+    configuration_differences,
     expectation_of,
     expected_for,
     linked_figures,
@@ -154,6 +155,22 @@ class TestRatios:
 def an_expectation(**changes) -> Expectation:
     values = {"value": 4200.0, "lower": -0.05, "upper": 0.1, "unit": "images/s", "origin": "pyproject.toml"}
     return Expectation(**{**values, **changes})
+
+
+@pytest.mark.parametrize(
+    ("here", "flags", "said"),
+    [
+        ({"batch_size": 256, "precision": "fp32", "data_source": "imagenet"}, (), ""),
+        ({"data_source": "imagenet"}, (), ""),  # names nothing else
+        ({"batch_size": 128, "data_source": "imagenet"}, (), "batch size 256 there, 128 here"),
+        ({"precision": "tf32", "data_source": "imagenet"}, (), "precision fp32 there, tf32 here"),
+        ({"precision": "tf32", "data_source": "imagenet"}, ("read-as-tf32",), ""),
+        ({"batch_size": 256, "data_source": "synthetic"}, (), "synthetic data here"),
+    ],
+)
+def test_difference_from_a_published_configuration_is_named(here, flags, said):
+    figure = a_figure(configuration={"batch_size": 256, "precision": "fp32", "data": "imagenet"}, flags=flags)
+    assert configuration_differences(figure, here) == said
 
 
 class TestExpectations:

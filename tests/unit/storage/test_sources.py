@@ -45,6 +45,9 @@ class TestPlatformsAndFolders:
         assert labels(["older"]) == [("h200", "h200")]
         assert labels(["h200", "older"]) == [("h200", "h200"), ("older", "h200")]
 
+    def test_a_file_of_baselines_is_one_side(self):
+        assert labels(["baselines/h200/cnn.json"]) == [("h200", "h200")]
+
     def test_a_root_has_all_its_platforms(self):
         assert labels(["./baselines"]) == [("a100x4", "a100x4"), ("h200", "h200")]
 

@@ -346,7 +346,10 @@ def test_printing_shows_every_row(opened):
 
 def test_plots_are_printed_in_light_on_white_and_nothing_is_folded(opened, text):
     page = opened(text, color_scheme="dark")
-    page.wait_for_function("window.Plotly")  # idle time: nothing was scrolled to, so nothing is drawn
+    while not page.evaluate(
+        "Boolean(window.Plotly)"
+    ):  # idle time: nothing was scrolled to, so nothing is drawn
+        page.wait_for_timeout(50)  # the page's policy forbids wait_for_function's polling
     assert page.locator("#plot-list svg").count() == 0
     open_row(page, "vit_l_32").locator(PLOT).nth(3).wait_for()
     seen = """() => {

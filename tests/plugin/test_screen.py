@@ -57,7 +57,11 @@ def lines(written: str) -> list[str]:
 
 def too_wide(shown: list[str], columns: int) -> list[str]:
     """Return lines that wrap, but for the command to copy and lines of pytest and pytest-benchmark."""
-    own = [line for line in shown if not line.startswith(("    pytest ", "benchmark: ", "FAILED test"))]
+    own = [
+        line
+        for line in shown
+        if not line.startswith(("    pytest ", "benchmark: ", "FAILED test")) and " -m pytest " not in line
+    ]
     return [line for line in own if len(line) > columns]
 
 

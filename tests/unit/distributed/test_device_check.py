@@ -7,14 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_accel.distributed import device_check
-from pytest_accel.distributed.device_check import (
-    CPU,
-    SMALL_BYTES,
-    Reading,
-    bus_bandwidth,
-    check,
-    find_stragglers,
-)
+from pytest_accel.distributed.device_check import Reading, bus_bandwidth, find_stragglers
 
 
 @pytest.mark.parametrize(("ranks", "factor"), [(2, 1.0), (4, 1.5), (8, 1.75)])
@@ -76,7 +69,7 @@ def test_never_more_than_half_are_named_and_never_the_fastest(rates):
     assert not any(rates[rank] == max(rates) for rank in found)
 
 
-@pytest.mark.parametrize(("slow_rate", "checks"), [(100.0, 1), (80.0, CPU.repeats)])
+@pytest.mark.parametrize(("slow_rate", "checks"), [(100.0, 1), (80.0, device_check.CPU.repeats)])
 def test_slow_device_is_checked_so_often_before_it_is_named(monkeypatch, slow_rate, checks):
     torch = pytest.importorskip("torch")
     made, reduced = [], set()
@@ -90,7 +83,7 @@ def test_slow_device_is_checked_so_often_before_it_is_named(monkeypatch, slow_ra
         barrier=lambda: None,
         slowest=lambda duration_s: duration_s,
     )
-    found = check(ranks, torch.device("cpu"), label="CPU", host="n0")
+    found = device_check.check(ranks, torch.device("cpu"), label="CPU", host="n0")
     assert len(made) == checks
     assert [straggler.reading.rank for straggler in find_stragglers(found.readings)] == [1] * (checks > 1)
-    assert reduced == {SMALL_BYTES, CPU.all_reduce_bytes}
+    assert reduced == {device_check.SMALL_BYTES, device_check.CPU.all_reduce_bytes}

@@ -9,14 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_accel.distributed.group import (
-    GroupAnswer,
-    PendingOrder,
-    RankAnswer,
-    describe_hang,
-    locate,
-    shorten,
-)
+from pytest_accel.distributed.group import PendingOrder, describe_hang, locate, shorten
 from pytest_accel.distributed.messages import Connection, ready
 
 PACKAGES = "/venv/lib/python3.11/site-packages"
@@ -84,20 +77,6 @@ class TestDescribe:
 
     def test_single_process_is_not_called_a_rank(self):
         assert describe_hang({0: HANGS}, 1) == "the worker process hangs in test_x.py:12 step"
-
-    def test_output_of_the_rank_to_blame_comes_first_and_in_full(self):
-        payloads = [
-            {"cause": f"boom {rank}", "text": f"traceback {rank}", "printed": "hello"} for rank in (0, 1)
-        ]
-        ranks = tuple(RankAnswer(rank=rank, payload=payload) for rank, payload in enumerate(payloads))
-        assert GroupAnswer(ranks=ranks, problem="rank 1 failed", culprit=1).describe().splitlines() == [
-            "rank 1 failed",
-            "--- last output of rank 1 ---",
-            "traceback 1",
-            "hello",
-            "--- last output of rank 0 ---",
-            "boom 0",
-        ]
 
 
 class TestShorten:

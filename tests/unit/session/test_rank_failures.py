@@ -39,39 +39,21 @@ def test_failure_of_one_rank_fails_all_with_the_same_text(problems, raised, word
         fail_where_one_does(ranks(*problems), problems[0][0], out_of_memory=problems[0][1])
 
 
-class Pair:
-    """This rank, beside one that gathered something else."""
-
-    size, rank = 2, 0
-
-    def __init__(self, other=None):
-        self.other = other
-
-    def gather(self, mine):
-        if isinstance(mine, tuple):  # no problem
-            return [mine, mine]
-        self.mine = mine
-        return [mine, self.other or mine]
-
-
 @pytest.mark.parametrize(
-    ("own", "words"),
-    [
-        ({}, "measures one step"),  # they agree, and the next check fails
-        ({"unit": "tokens"}, "differ between rank 0 and rank 1"),
-        ({"configuration": {"rank": 1}}, "differ between rank 0 and rank 1"),
-        ({"gates": {"decode_s": 0.1}}, "differ between rank 0 and rank 1"),
-    ],
+    "theirs", [{"unit": "tokens"}, {"configuration": {"rank": 1}}, {"gates": {"decode_s": 0.1}}]
 )
-def test_ranks_that_measure_different_things_fail(own, words):
-    def failure(pair, **own):
-        parts = dict.fromkeys(("platform", "settings", "device_", "hardware", "benchmark", "timer"))
-        item = SimpleNamespace(stash={MEASUREMENT: None})
-        with pytest.raises(pytest.fail.Exception) as caught:
-            Accel(**parts, item=item, ranks=pair).measure(
-                lambda: None, **{"work": 1, "unit": "images", **own}
-            )
-        return str(caught.value)
+def test_ranks_that_measure_different_things_fail(theirs):
+    gathered = []
 
-    failure(other := Pair(), **own)
-    assert words in failure(Pair(other.mine))
+    def gather(mine):
+        if isinstance(mine, tuple):
+            return [mine, mine]  # no problem
+        gathered.append(mine)
+        return [gathered[0], mine]
+
+    parts = dict.fromkeys(("platform", "settings", "device_", "hardware", "benchmark", "timer"))
+    item = SimpleNamespace(stash={MEASUREMENT: None})
+    accel = Accel(**parts, item=item, ranks=SimpleNamespace(size=2, rank=0, gather=gather))
+    for own, words in (({}, "measures one step"), (theirs, "differ between rank 0 and rank 1")):
+        with pytest.raises(pytest.fail.Exception, match=words):
+            accel.measure(lambda: None, **{"work": 1, "unit": "images", **own})

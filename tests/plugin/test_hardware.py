@@ -324,8 +324,9 @@ class TestXdist:
             """
         )
         bench.baseline(test_one=bench.SAME, test_two=bench.SAME)
+        bench.pytester.makepyfile(test_unmarked="def test_three(accel):\n    raise AssertionError")
         result = bench.run_apart("-p", "xdist", "-n", "1")
-        result.assert_outcomes(passed=1, errors=2)
+        result.assert_outcomes(passed=1, errors=3)
         assert result.ret == pytest.ExitCode.TESTS_FAILED
         result.stdout.fnmatch_lines(["*pytest-accel does not measure under xdist*", "*-n 0*"])
         assert not bench.processes("test_one")

@@ -1,9 +1,12 @@
 """Stragglers and bandwidth; tests/distributed checks a group of two with one slow rank."""
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_accel.distributed import device_check
 from pytest_accel.distributed.device_check import Reading, bus_bandwidth, find_stragglers
 
 
@@ -64,3 +67,23 @@ def test_never_more_than_half_are_named_and_never_the_fastest(rates):
     found = named(rates)
     assert len(found) <= len(rates) / 2
     assert not any(rates[rank] == max(rates) for rank in found)
+
+
+@pytest.mark.parametrize(("slow_rate", "checks"), [(100.0, 1), (80.0, device_check.CPU.repeats)])
+def test_slow_device_is_checked_so_often_before_it_is_named(monkeypatch, slow_rate, checks):
+    torch = pytest.importorskip("torch")
+    made, reduced = [], set()
+    monkeypatch.setattr(device_check, "_rates", lambda *_: made.append(1) or {"copy": 100.0})
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda buffer: reduced.add(buffer.nbytes))
+    other = ("CPU", "n1", {"copy": slow_rate})
+    ranks = SimpleNamespace(
+        rank=0,
+        size=2,
+        gather=lambda mine: [mine, "n1" if isinstance(mine, str) else other],
+        barrier=lambda: None,
+        slowest=lambda duration_s: duration_s,
+    )
+    found = device_check.check(ranks, torch.device("cpu"), label="CPU", host="n0")
+    assert len(made) == checks
+    assert [straggler.reading.rank for straggler in find_stragglers(found.readings)] == [1] * (checks > 1)
+    assert reduced == {device_check.SMALL_BYTES, device_check.CPU.all_reduce_bytes}

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_accel.session import case as case_module
-from pytest_accel.session.case import FOREIGN_ANCHOR
 from pytest_accel.session.device import WAITED_S, WARMING_S
 from pytest_accel.session.results import lines_of
 from pytest_accel.stats.baseline_quality import DEFAULT_PRIOR, NoisePrior
@@ -17,7 +16,7 @@ from pytest_accel.stats.run import SOURCE, both_keys
 from pytest_accel.storage.history import Point
 from tests.support.kernels import row, table
 from tests.support.measured import make_case
-from tests.support.stored import CAPPED, H200, KEY, OTHER, UPGRADED, baseline, runs
+from tests.support.stored import H200, KEY, OTHER, UPGRADED, baseline, runs
 
 QUIET = NoisePrior(noise=0.004, degrees_of_freedom=6.0, benchmarks=20)
 
@@ -162,9 +161,7 @@ def with_waiting(made, wait_s, other):
     return [replace(run, metrics=metrics) for run in made]
 
 
-@pytest.mark.parametrize(
-    ("step_s", "tolerance", "times"), [(0.02, 0.1, 5.0), (0.02, 0.25, 2.0), (0.0125, 0.1, 2.0)]
-)
+@pytest.mark.parametrize(("step_s", "tolerance", "times"), [(0.02, 0.25, 2.0), (0.0125, 0.1, 2.0)])
 def test_loss_is_compared_with_its_tolerance(tmp_path, step_s, tolerance, times):
     case = make_case(tmp_path, runs=runs(2, session="now", step_s=step_s), tolerance=tolerance)
     case.judge()
@@ -174,17 +171,6 @@ def test_loss_is_compared_with_its_tolerance(tmp_path, step_s, tolerance, times)
     case.judge()
     assert case.relative_loss == pytest.approx(times, rel=0.02)
     assert case.throughput == pytest.approx(256 / step_s, rel=0.01)
-
-
-def test_largest_loss_of_throughput_and_metrics_counts(tmp_path):
-    cheap, costly = (
-        [replace(run, metrics={"energy_per_step_j": joules}) for run in runs(2, session=session)]
-        for session, joules in (("s1", 2.0), ("now", 3.0))
-    )
-    baseline(tmp_path, stored=cheap)
-    case = make_case(tmp_path, runs=costly, gates={"energy_per_step_j": 0.1})
-    case.judge()
-    assert case.relative_loss == pytest.approx(0.5 / 0.1)
 
 
 SYNTHETIC, REAL = both_keys(KEY)
@@ -206,30 +192,6 @@ def test_missing_entry_is_named_with_the_remedy(tmp_path, stored, source, said):
     assert case.outcome is Outcome.NO_BASELINE
     assert case.verdict.reason == f"baselines of h200 {said}; record it with --accel-record"
     assert case.spent.decided
-
-
-@pytest.mark.parametrize(("data", "key"), [(None, SYNTHETIC), ("/data", REAL)])
-def test_key_before_the_step_is_built_is_of_the_sessions_data(tmp_path, data, key):
-    assert make_case(tmp_path, data=data).key == key
-
-
-def test_benchmark_far_noisier_than_its_platform_is_judged_by_the_default_prior(tmp_path):
-    baseline(tmp_path, stored=runs(noise=0.05))
-    case = make_case(tmp_path, runs=runs(1), prior=QUIET)
-    assert case.policy == case.plain_policy
-
-
-@pytest.mark.parametrize(("machine", "notes", "judged"), [(H200, [], 1), (CAPPED, [FOREIGN_ANCHOR], 0)])
-def test_anchor_is_judged_on_its_machine_and_noted_elsewhere(tmp_path, machine, notes, judged):
-    baseline(tmp_path, environments=(H200, CAPPED))
-    case = make_case(tmp_path, runs=runs(2, session="now"))
-    ((key, entry),) = case.baseline.benchmarks.items()
-    entry = replace(entry, anchor=runs(3, session="old", environment=machine))
-    environments = {each.key: each for each in (H200, CAPPED)}
-    case.baseline = replace(case.baseline, benchmarks={key: entry}, environments=environments)
-    case.judge()
-    assert case.notes == notes
-    assert len(case.metric_verdicts) == judged
 
 
 def test_device_time_leaves_out_the_wait_for_devices(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_accel.measure.errors import OutOfMemory
 from pytest_accel.measure.rounds import Alone
-from pytest_accel.session.accel import fail_where_one_does
+from pytest_accel.session.accel import MEASUREMENT, Accel, fail_where_one_does
 
 
 def ranks(*problems):
@@ -37,3 +37,23 @@ def test_ranks_without_problem_and_a_single_rank_do_not_fail(group):
 def test_failure_of_one_rank_fails_all_with_the_same_text(problems, raised, words):
     with pytest.raises(raised, match=words):
         fail_where_one_does(ranks(*problems), problems[0][0], out_of_memory=problems[0][1])
+
+
+@pytest.mark.parametrize(
+    "theirs", [{"unit": "tokens"}, {"configuration": {"rank": 1}}, {"gates": {"decode_s": 0.1}}]
+)
+def test_ranks_that_measure_different_things_fail(theirs):
+    gathered = []
+
+    def gather(mine):
+        if isinstance(mine, tuple):
+            return [mine, mine]  # no problem
+        gathered.append(mine)
+        return [gathered[0], mine]
+
+    parts = dict.fromkeys(("platform", "settings", "device_", "hardware", "benchmark", "timer"))
+    item = SimpleNamespace(stash={MEASUREMENT: None})
+    accel = Accel(**parts, item=item, ranks=SimpleNamespace(size=2, rank=0, gather=gather))
+    for own, words in (({}, "measures one step"), (theirs, "differ between rank 0 and rank 1")):
+        with pytest.raises(pytest.fail.Exception, match=words):
+            accel.measure(lambda: None, **{"work": 1, "unit": "images", **own})

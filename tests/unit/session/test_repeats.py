@@ -19,17 +19,10 @@ from tests.support.stored import baseline, runs
 
 
 def silence(monkeypatch):
-    """Return the list of labels that would be shown."""
-    labels = []
-
-    def live_progress(config, label, left_s):
-        labels.append(label)
-        return nullcontext(SimpleNamespace(phase=lambda text, remaining_s: None))
-
-    monkeypatch.setattr(repeats, "live_progress", live_progress)
+    progress = SimpleNamespace(phase=lambda text, remaining_s: None)
+    monkeypatch.setattr(repeats, "live_progress", lambda config, label, left_s: nullcontext(progress))
     monkeypatch.setattr(Repeats, "begin_line", lambda self, case: None)
     monkeypatch.setattr(repeats.Case, "timing_devices", lambda self: nullcontext())
-    return labels
 
 
 class Open:
@@ -78,7 +71,7 @@ def played(monkeypatch):
     def play(within_s, *cases, count=5, record=0):
         monkeypatch.setattr(repeats, "time", clock := SimpleNamespace(now_s=100.0))
         clock.monotonic = lambda: clock.now_s
-        labels = silence(monkeypatch)
+        silence(monkeypatch)
         monkeypatch.setattr(repeats, "refuse_mixture", lambda case: None)
         found = Played(
             config=SimpleNamespace(stash={SESSION_START_S: 40.0}, getoption=lambda *_, **__: 0),
@@ -91,7 +84,6 @@ def played(monkeypatch):
             waiting=list(cases),
         )
         found.measure(SimpleNamespace(shouldfail=False, shouldstop=False))
-        found.labels = labels
         return found
 
     return play
@@ -122,10 +114,6 @@ def test_no_run_begins_that_would_end_too_late_and_largest_losses_come_first(pla
     assert bool(turns.time_note) is bool(left)
 
 
-def test_label_of_a_repeat_counts_the_first_run(played):
-    assert played(None, Open("quick", 10.0, 0.2)).labels == ["quick, run 2 of 5", "quick, run 3 of 5"]
-
-
 @pytest.mark.parametrize(
     ("found", "problem", "measured"),
     [
@@ -137,15 +125,8 @@ def test_label_of_a_repeat_counts_the_first_run(played):
 )
 def test_repeat_that_fails_or_measures_nothing_is_a_problem(tmp_path, found, problem, measured):
     case = make_case(tmp_path, runs=runs(1))
-    repeated = Repeats(
-        config=None,
-        settings=Settings(),
-        cases={},
-        workers=SimpleNamespace(run=lambda *_, **__: found),
-        finisher=None,
-        with_scaling=lambda case, made: made,
-    )
-    repeated.measure_fresh(case, None)
+    parts = {"workers": SimpleNamespace(run=lambda *_, **__: found), "with_scaling": lambda _, made: made}
+    Repeats(config=None, settings=None, cases={}, finisher=None, **parts).measure_fresh(case, None)
     assert problem in case.problem
     assert bool(case.problem) is bool(problem)
     assert len(case.measurements) == measured

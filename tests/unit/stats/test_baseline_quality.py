@@ -17,6 +17,7 @@ from pytest_accel.stats.baseline_quality import (
     PRIOR_DEGREES_RANGE,
     PRIOR_NOISE_RANGE,
     FrozenTolerance,
+    NoisePrior,
     auto_tolerance,
     baseline_quality,
     platform_prior,
@@ -168,3 +169,15 @@ def test_h200_baselines_are_ok_among_themselves():
     assert outcomes.total() >= 20
     assert outcomes[Outcome.REGRESSED] == 0
     assert outcomes[Outcome.OK] >= outcomes.total() - 2
+
+
+@pytest.mark.parametrize(
+    ("prior", "tolerance", "alpha"),
+    [
+        (DEFAULT_PRIOR, 0.02, Policy().alpha),
+        (NoisePrior(benchmarks=20), 0.03, Policy().alpha),
+        (NoisePrior(benchmarks=20), 0.02, (0.0, 0.0, 0.015, 0.04, 0.15)),  # two runs decide nothing
+    ],
+)
+def test_narrow_tolerance_takes_more_runs_with_a_prior_of_the_platform(prior, tolerance, alpha):
+    assert prior.applied(Policy(tolerance=tolerance), ()).alpha == alpha

@@ -26,6 +26,7 @@ from pytest_accel.stats.environment import (
     diff,
     diff_identity,
     looks_secret,
+    safe_arguments,
     safe_variables,
 )
 
@@ -296,3 +297,15 @@ class TestSafeVariables:
         assert kept["NCCL_A"] == "\\udcff"
         assert len(kept["NCCL_B"]) < 500
         assert "3000 characters" in kept["NCCL_B"]
+
+
+@pytest.mark.parametrize(
+    ("line", "safe"),
+    [
+        ("-m gh200 --my-token abc suite", f"-m gh200 --my-token {REDACTED} suite"),
+        ("--my-token=abc suite", f"--my-token={REDACTED} suite"),
+        ("--my-token -x suite", "--my-token -x suite"),  # it had no value
+    ],
+)
+def test_secrets_of_a_command_line_are_redacted(line, safe):
+    assert safe_arguments(line.split()) == tuple(safe.split())

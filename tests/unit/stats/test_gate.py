@@ -23,6 +23,7 @@ from pytest_accel.stats.gate import (
     policy_at_noise,
     pooled_scale,
     resolution_factor,
+    slowest_loss,
     t_quantile,
     unit_standard_error,
 )
@@ -439,6 +440,11 @@ MODE = math.log(1.6)
         ),
         (QUIET, (MODE, 0.02, 0.025, MODE, 0.02), Outcome.UNSTABLE),  # beside a loss of all
         (nights(0.0), (MODE, 0.0, MODE), Outcome.INCONCLUSIVE),  # one run shows no groups
+        (
+            nights(0.0, 0.001, 0.0, -0.002, 0.02),
+            (0.058, -0.028, 0.058, 0.0, 0.059),
+            Outcome.INCONCLUSIVE,
+        ),  # not apart from its slowest run
         (QUIET, (MODE, MODE), Outcome.REGRESSED),  # all slow
         (QUIET, (MODE, 0.0, 0.001, 0.0, 0.002), Outcome.OK),  # one alone
         (
@@ -544,3 +550,8 @@ def test_quantile_is_symmetric_about_the_median(tail_probability, degrees_of_fre
 def test_impossible_quantile_is_refused(tail_probability, degrees_of_freedom):
     with pytest.raises(ValueError, match="no quantile"):
         t_quantile(tail_probability, degrees_of_freedom)
+
+
+@pytest.mark.parametrize(("logs", "lost"), [([0.3], 0.1), ([0.0, math.log(2)], 1 - 0.9 / math.sqrt(2))])
+def test_slowest_run_lost_more_than_the_centre(logs, lost):
+    assert slowest_loss(logs, 0.1) == pytest.approx(lost)

@@ -24,6 +24,7 @@ from pytest_accel.stats.paired import (
     notes,
     paired_policy,
     resolution_factor,
+    swap_tolerance,
 )
 from pytest_accel.stats.results import Ending, ReferenceFigure, ReportLine, Result, Status
 from pytest_accel.stats.run import Run
@@ -401,3 +402,7 @@ def test_whatever_the_runs_come_to_nothing_is_lost_and_green_means_judged(ending
     assert set(followed) == {result.benchmark for each in sessions.values() for result in each.results}
     if NAME in followed and followed[NAME].status is Outcome.OK:
         assert set(endings[:4]) == {Outcome.NO_BASELINE}
+
+
+def test_swap_is_judged_by_two_thirds_of_the_loss():
+    assert swap_tolerance(-math.expm1(-0.3)) == pytest.approx(-math.expm1(-0.2))

@@ -24,6 +24,7 @@ from pytest_accel.stats.results import (
     worst_status,
 )
 from pytest_accel.stats.run import Run
+from tests.support.results import make_result
 
 POSITIVE = st.floats(1e-6, 1e6)
 DEVICES = st.integers(1, 64)
@@ -219,3 +220,10 @@ def test_only_what_a_wide_tolerance_hides_is_not_gated(outcome):
 def test_what_is_not_gated_hides_no_loss_and_is_not_ok(throughput, metric, status):
     first, second = (Verdict(outcome=outcome, tolerance=width) for outcome, width in (throughput, metric))
     assert worst_status(first, [replace(second, of="accuracy")]) is status
+
+
+@pytest.mark.parametrize(
+    ("status", "has_lost"), [(Outcome.REGRESSED, True), (Outcome.OK, False), (Ending.FAILED, False)]
+)
+def test_loss_is_what_a_verdict_calls_one(status, has_lost):
+    assert make_result(status).has_lost is has_lost

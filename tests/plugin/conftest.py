@@ -203,7 +203,10 @@ class Bench:
     def _entry(self, factors: Sequence[float]) -> dict[str, Any]:
         entry = json.loads(json.dumps(self.template.entry))
         (run,) = entry["runs"]
-        for name in ("cpu_wait_s_per_step", "other_cpu_share"):  # or the load of this machine would be a cause
+        for name in (
+            "cpu_wait_s_per_step",
+            "other_cpu_share",
+        ):  # or the load of this machine would be a cause
             run["metrics"].pop(name, None)
         entry["runs"] = [
             {**run, "rounds_s": [factor * seconds for seconds in run["rounds_s"]]} for factor in factors

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from pytest_accel.measure.device import CpuDevice, CudaDevice, Device
 from pytest_accel.measure.rounds import Ranks, Step, in_bursts
-from pytest_accel.stats.kernels import KernelRow, KernelTable
+from pytest_accel.stats.kernels import LOADER, KernelRow, KernelTable
 from pytest_accel.stats.quantities import clipped, seconds
 
 LEAST_STEPS, MOST_STEPS = 3, 20
@@ -150,7 +150,8 @@ def table_of(
     kernels = [event for event in events if event["cat"] in {"kernel", "gpu_memcpy", "gpu_memset"}]
     if not host:
         spans = [
-            _kernel_span(event, calls.get(event.get("args", {}).get("External id"))) for event in kernels
+            *(_kernel_span(event, calls.get(event.get("args", {}).get("External id"))) for event in kernels),
+            *(_loader_span(event) for event in events if event["tid"] == window["tid"] and _is_loader(event)),
         ]
     else:
         spans = [*own, *(_gloo_span(event) for event in events if event["name"].startswith("gloo:"))]
@@ -259,7 +260,7 @@ def _inherit(call: Call, caller: Call | None) -> None:
 def _operation(call: Call | None, kernel: str) -> str:
     """Return the operation of a kernel and its operator, where that is known, or of the operator itself."""
     if call and call.known:
-        found = call.known
+        found = LAYOUT if call.known == CONVOLUTION and _LAYOUT.search(kernel) else call.known
     elif fused := _FUSED.match(kernel):
         found = fused[1]
     elif call and not call.compiled:
@@ -286,6 +287,15 @@ def _kernel_span(event: Event, call: Call | None) -> Span:
     else:
         operation = _operation(call, name)
     return Span(begin, begin + event["dur"], operation, short_kernel(name), waits)
+
+
+def _is_loader(event: Event) -> bool:
+    return event["cat"] == "user_annotation" and str(event["name"]).startswith("enumerate(DataLoader)")
+
+
+def _loader_span(event: Event) -> Span:
+    """Return the host's wait for a batch: idle time of the device whose reason is known."""
+    return Span(event["ts"], event["ts"] + event["dur"], LOADER, plain(event["name"]), waits=True)
 
 
 def _gloo_span(event: Event) -> Span:
@@ -315,7 +325,8 @@ def _collective(kind: str, size: int) -> str:
 # --- names -------------------------------------------------------------------------------------------
 
 CONVOLUTION, ATTENTION, COMPILED_REGION = "convolution", "attention", "compiled region"
-_UNDIRECTED = frozenset({"optimizer", "data loader", "copy"})
+LAYOUT = "convolution layout"
+_UNDIRECTED = frozenset({"optimizer", LOADER, "copy", LAYOUT})
 _CONVOLUTION_PARTS = (("wgrad", " weights"), ("dgrad", " data"))
 _EVALUATED = "autograd::engine::evaluate_function: "
 _ANNOTATIONS = re.compile(r"Optimizer\.|enumerate\(DataLoader\)")
@@ -336,7 +347,7 @@ _BYTES = {
 # Operators by name, without namespace and `Backward0`; the first that matches.
 _KINDS = (
     ("optimizer", re.compile(r"^Optimizer\.", re.IGNORECASE)),
-    ("data loader", re.compile(r"^enumerate\(DataLoader\)", re.IGNORECASE)),
+    (LOADER, re.compile(r"^enumerate\(DataLoader\)", re.IGNORECASE)),
     (ATTENTION, re.compile(r"attention|flash_?attn|fmha|sdpa", re.IGNORECASE)),
     (CONVOLUTION, re.compile(r"(^|_)(slow_)?conv(\d|_|olution|$)", re.IGNORECASE)),
     (
@@ -350,6 +361,7 @@ _KINDS = (
     ("embedding", re.compile(r"embedding", re.IGNORECASE)),
     ("copy", re.compile(r"^(copy_|to|_to_copy|contiguous|clone)$", re.IGNORECASE)),
 )
+_LAYOUT = re.compile(r"nchw_?to|nhwc_?to", re.IGNORECASE)  # cuDNN converts what is not channels last
 # Kernels whose operator is not known, of graph replays and compiled regions; the first that matches.
 _FAMILIES = (
     (
@@ -361,7 +373,7 @@ _FAMILIES = (
     (ATTENTION, re.compile(r"flash_|flash::|FlashAttn|fmha|sdpa|attention|attn", re.IGNORECASE)),
     ("convolution backward weights", re.compile(r"wgrad", re.IGNORECASE)),
     ("convolution backward data", re.compile(r"dgrad", re.IGNORECASE)),
-    ("convolution layout", re.compile(r"nchwToNhwc|nhwcToNchw|nchw_?to|nhwc_?to", re.IGNORECASE)),
+    (LAYOUT, _LAYOUT),
     (
         CONVOLUTION,
         re.compile(r"fprop|winograd|implicit_(con|gemm)|convol|conv\dd|conv_depthwise", re.IGNORECASE),

@@ -26,7 +26,7 @@ from pytest_accel.stats.gate import (
     t_quantile,
     unit_standard_error,
 )
-from pytest_accel.stats.kernels import IDLE, KernelChange, KernelDifference
+from pytest_accel.stats.kernels import IDLE, LOADER, KernelChange, KernelDifference
 from pytest_accel.stats.metric_gates import total_slowdown
 from pytest_accel.stats.quantities import percent, seconds
 from pytest_accel.stats.run import Run
@@ -72,7 +72,7 @@ class Cause:
     kind: str  # "sm_clock", "cpu_wait", "kernels", … (SUBJECTS)
     text: str  # one sentence: what it is now, what it was in the baseline
     explained: float | None = None  # of ln(step time); None for a suspect whose share is unknown
-    remedy: str = ""
+    remedy: str = ""  # what to do; of an operation, its kernels
 
     @property
     def brief(self) -> str:
@@ -500,8 +500,9 @@ def kernel_causes(found: KernelDifference) -> tuple[Cause, ...]:
     changes = sorted((*found.rows, found.idle), key=lambda each: each.change_s, reverse=True)
     return tuple(
         Cause(
-            kind="host" if each.operation == IDLE else "collectives" if each.is_collective else "kernels",
+            kind=_kind(each),
             text=_cause_text(each),
+            remedy=each.kernel,
             explained=each.change_s / found.loss_s * whole,
         )
         for each in changes
@@ -512,6 +513,8 @@ def kernel_causes(found: KernelDifference) -> tuple[Cause, ...]:
 def _kind(change: KernelChange) -> str:
     if change.operation == IDLE:
         return "host"
+    if change.operation == LOADER:
+        return "loader"
     return "collectives" if change.is_collective else "kernels"
 
 
@@ -520,8 +523,7 @@ def _cause_text(change: KernelChange) -> str:
     if change.operation == IDLE:
         return f"{moved} without a kernel or an operator: Python, launching, waiting"
     calls = f", {change.calls_text} calls" if change.calls_differ else ""
-    kernel = f": {change.kernel}" if change.kernel else ""
-    return f"{change.operation} {moved}{calls}{kernel}"
+    return f"{change.operation} {moved}{calls}"
 
 
 # --- the environment ----------------------------------------------------------------------------------

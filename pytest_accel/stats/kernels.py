@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 MOST_ROWS, MOST_OF_OPERATION = 20, 3  # of a table, which has about 5 KB in a baseline
-OTHER, IDLE = "other operations", "idle"
+OTHER, IDLE, LOADER = "other operations", "idle", "data loader"
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_recv", "reduce")
 _SHARE_OF_KERNEL = 0.2  # of its operation, from which a kernel that the other table lacks is named
 _SMALL = 0.001  # of all rows: not worth a row

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from pytest_accel.measure.device import CpuDevice, CudaDevice, Device
 from pytest_accel.measure.rounds import Ranks, Step, in_bursts
-from pytest_accel.stats.kernels import LOADER, KernelRow, KernelTable
+from pytest_accel.stats.kernels import LAYOUT, LOADER, KernelRow, KernelTable
 from pytest_accel.stats.quantities import clipped, seconds
 
 LEAST_STEPS, MOST_STEPS = 3, 20
@@ -325,7 +325,6 @@ def _collective(kind: str, size: int) -> str:
 # --- names -------------------------------------------------------------------------------------------
 
 CONVOLUTION, ATTENTION, COMPILED_REGION = "convolution", "attention", "compiled region"
-LAYOUT = "convolution layout"
 _UNDIRECTED = frozenset({"optimizer", LOADER, "copy", LAYOUT})
 _CONVOLUTION_PARTS = (("wgrad", " weights"), ("dgrad", " data"))
 _EVALUATED = "autograd::engine::evaluate_function: "

@@ -26,7 +26,7 @@ from pytest_accel.stats.gate import (
     t_quantile,
     unit_standard_error,
 )
-from pytest_accel.stats.kernels import IDLE, LOADER, KernelChange, KernelDifference
+from pytest_accel.stats.kernels import IDLE, LAYOUT, LOADER, KernelChange, KernelDifference
 from pytest_accel.stats.metric_gates import total_slowdown
 from pytest_accel.stats.quantities import percent, seconds
 from pytest_accel.stats.run import Run
@@ -45,6 +45,9 @@ _LEAST_SHARE = 0.1  # of the loss: less is not worth a line
 _DISAGREES = 0.25  # of the loss: what two profiled runs differ by beyond it
 _PACE = 0.95  # share of a step from which the host or the loader sets its pace
 _IN_THE_BASELINE = " in the baseline"
+_LAYOUT_IS_LOST = (
+    "cuDNN converts what is not channels last: look for a tensor or a model that lost its memory format"
+)
 _MOST = 3  # causes that are printed
 _WAIT = "cpu_wait_s_per_step"
 _BUSY = 0.1  # of its CPUs' time, used by other processes
@@ -355,10 +358,12 @@ def _why_slow_clock(sides: _Sides) -> str:
     if throttled[0] > throttled[1] + 0.1:
         heat = f" at {now:.0f} °C" if (now := sides.now("temperature_c")) else ""
         return f"heat or the hardware held it down in {percent(throttled[0], 0)} of the window{heat}: check cooling and power supply"
-    if capped[0] > capped[1] + 0.1:
+    if capped[0] > 0.5 or capped[0] > capped[1] + 0.1:
+        drawn, before = (side("power_mean_w") for side in (sides.now, sides.before))
+        watts = f"; it draws {drawn:.0f} W, {before:.0f} W{_IN_THE_BASELINE}" if drawn and before else ""
         return (
             f"the power limit held it down in {percent(capped[0], 0)} of the window, in {percent(capped[1], 0)}"
-            f"{_IN_THE_BASELINE}: look at the limit and the cooling (pytest-accel doctor)"
+            f"{_IN_THE_BASELINE}{watts}: look at the limit and the cooling (pytest-accel doctor)"
         )
     if locked := sides.now("locked_clock_mhz"):
         return (
@@ -502,12 +507,20 @@ def kernel_causes(found: KernelDifference) -> tuple[Cause, ...]:
         Cause(
             kind=_kind(each),
             text=_cause_text(each),
-            remedy=each.kernel,
+            remedy=_LAYOUT_IS_LOST if each.operation == LAYOUT else each.kernel or _waits(found),
             explained=each.change_s / found.loss_s * whole,
         )
         for each in changes
         if each.change_s >= _LEAST_SHARE * found.loss_s
     )
+
+
+def _waits(found: KernelDifference) -> str:
+    """Return the copies to the host that a step waits for, where it has more of them."""
+    copies = next((each.calls for each in found.rows if each.operation == "copy DtoH"), (0.0, 0.0))
+    if copies[1] < copies[0] + 1:
+        return ""
+    return f"{copies[1]:.4g} copies to the host a step, {copies[0]:.4g}{_IN_THE_BASELINE}: each waits for the device (`.item()`, `.cpu()`)"
 
 
 def _kind(change: KernelChange) -> str:

@@ -192,11 +192,14 @@ class Change:
         return f"{self.title} {_shown('.'.join(old[:parts]))} -> {_shown('.'.join(new[:parts]))}"
 
     def __str__(self) -> str:
-        if self.old is None:
+        absent = (
+            "unset" if self.name.startswith(VARIABLE_PREFIX) else "default" if self.name in _OF_TORCH else ""
+        )
+        if self.old is None and not absent:
             return f"{self.title} {_shown(self.new or '')} appeared"
-        if self.new is None:
-            return f"{self.title} {_shown(self.old)} gone"
-        old, new = _shown(self.old), _shown(self.new)
+        if self.new is None and not absent:
+            return f"{self.title} {_shown(self.old or '')} gone"
+        old, new = _shown(self.old or absent), _shown(self.new or absent)
         if old == new:  # they differ beyond the shown length
             return f"{self.title} changed ({old})"
         return f"{self.title} {old} -> {new}"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 MOST_ROWS, MOST_OF_OPERATION = 20, 3  # of a table, which has about 5 KB in a baseline
-OTHER, IDLE, LOADER = "other operations", "idle", "data loader"
+OTHER, IDLE, LOADER, LAYOUT = "other operations", "idle", "data loader", "convolution layout"
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_recv", "reduce")
 _SHARE_OF_KERNEL = 0.2  # of its operation, from which a kernel that the other table lacks is named
 _SMALL = 0.001  # of all rows: not worth a row
@@ -184,9 +184,15 @@ def _change(operation: str, old: Sequence[KernelRow], new: Sequence[KernelRow]) 
         operation=operation,
         before_s=math.fsum(row.seconds for row in old),
         after_s=math.fsum(row.seconds for row in new),
-        calls=(rows[0].count, rows[1].count) if rows[0] and rows[1] else (0, 0),
+        calls=_calls(*rows, is_new=not old),
         kernel=shown,
     )
+
+
+def _calls(old: KernelRow | None, new: KernelRow | None, *, is_new: bool) -> tuple[float, float]:
+    if new is None or not (old or is_new):
+        return (0.0, 0.0)
+    return (old.count if old else 0.0, new.count)
 
 
 def _seconds(row: KernelRow | None) -> float:

@@ -63,12 +63,19 @@ def test_product(accel):
 
 
 def test_compiled(accel):
-    def chain(x):
-        for number in range(12):
+    def third(x):
+        for number in range(4):
             x = torch.nn.functional.gelu(x) + number
-            if PROVOKED == "breaks" and number % 3 == 2:
-                torch._dynamo.graph_break()
         return x
+
+    def chain(x):
+        x = third(x)
+        if PROVOKED == "breaks":
+            torch._dynamo.graph_break()
+        x = third(x)
+        if PROVOKED == "breaks":
+            torch._dynamo.graph_break()
+        return third(x)
 
     compiled = torch.compile(chain)
     x = torch.randn(4096, 4096, device=accel.device)
@@ -86,7 +93,7 @@ def test_queue(accel):
         for layer in model:
             y = layer(y)
             if PROVOKED == "item":
-                y.sum().item()
+                y[0, 0].item()
         if PROVOKED == "sleep":
             time.sleep(0.02)
         return y
@@ -199,7 +206,7 @@ def measure(root, platform, *arguments, case=None):
     command += ["-m", platform, "--accel-budget=1s", "--accel-json=found.json", *arguments]
     environ = {**os.environ, "PYTEST_ACCEL_LOCKS": str(root / "locks")}
     if case is not None:
-        command += ["-k", f"test_{case.benchmark}", "--accel-tolerance=5%", "--accel-repeats=3"]
+        command += ["-k", f"test_{case.benchmark}", "--accel-tolerance=5%", "--accel-repeats=2"]
         environ |= {"PROVOKED": case.provoked, **case.variables}
         command = ["sh", "-c", f'{case.prefix} "$@"', "sh", *command]
     done = subprocess.run(
@@ -246,8 +253,8 @@ def test_provoked_cause_is_the_first(stored, name):
     expected = {case.outcome, "invalid"} if case.beside else {case.outcome}
     for cause in result.causes:
         sys.stdout.write(f"{cause}\n")
-    assert result.status in expected, done.stdout
-    if result.status == "invalid":
+    assert result.status.value in expected, done.stdout
+    if result.status.value == "invalid":
         assert re.search(case.expected, done.stdout), done.stdout
         return
     assert result.causes, done.stdout
@@ -259,5 +266,5 @@ def test_provoked_cause_is_the_first(stored, name):
 def test_equal_sessions_name_nothing(stored):
     done, found = measure(*stored, "--accel-tolerance=5%")
     sys.stdout.write(done.stdout)
-    assert {result.status for result in found} == {"ok"}
+    assert {result.status.value for result in found} <= {"ok", "improved", "inconclusive"}
     assert not [result.causes for result in found if result.causes]

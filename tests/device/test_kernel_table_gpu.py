@@ -178,10 +178,12 @@ SUITE = """
 def test_loss_of_a_session_names_attention(pytester, platform, monkeypatch):
     pytester.makepyfile(test_bench=SUITE.format(platform=platform))
     arguments = ("-m", platform, "--accel-budget=1s")
-    recorded = pytester.runpytest_subprocess(*arguments, "--accel-record=3")
+    recorded = pytester.runpytest_subprocess(*arguments, "--accel-record=2")
     recorded.stdout.fnmatch_lines(["*= 1 recorded in *"])
     monkeypatch.setenv("BACKEND", "MATH")
-    lost = pytester.runpytest_subprocess(*arguments, "--accel-tolerance=10%", "--accel-json=lost.json")
+    lost = pytester.runpytest_subprocess(
+        *arguments, "--accel-tolerance=10%", "--accel-repeats=2", "--accel-json=lost.json"
+    )
     lost.stdout.fnmatch_lines(["*= 1 regressed in *"])
     (result,) = json.loads((pytester.path / "lost.json").read_text())["results"]
     assert any("kernels" in run for run in result["runs"])

@@ -63,22 +63,16 @@ def test_product(accel):
 
 
 def test_compiled(accel):
-    def third(x):
-        for number in range(4):
-            x = torch.nn.functional.gelu(x) + number
-        return x
+    def scaled(x):
+        if PROVOKED == "breaks":
+            torch._dynamo.graph_break()
+        return 1.1 * x + 1
 
     def chain(x):
-        x = third(x)
-        if PROVOKED == "breaks":
-            torch._dynamo.graph_break()
-        x = third(x)
-        if PROVOKED == "breaks":
-            torch._dynamo.graph_break()
-        return third(x)
+        return scaled(scaled(scaled(scaled(scaled(scaled(x))))))
 
     compiled = torch.compile(chain)
-    x = torch.randn(4096, 4096, device=accel.device)
+    x = torch.randn(16384, 4096, device=accel.device)
     accel.measure(lambda: compiled(x), work=1, unit="arrays")
 
 

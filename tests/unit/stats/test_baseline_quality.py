@@ -23,6 +23,7 @@ from pytest_accel.stats.baseline_quality import (
     platform_prior,
     rounded_up,
 )
+from pytest_accel.stats.causes import causes_of
 from pytest_accel.stats.gate import Outcome, Policy, interval, judge
 from pytest_accel.stats.run import Run
 from pytest_accel.storage.baselines import BaselineStore, runs_of_platform
@@ -153,22 +154,26 @@ def test_benchmark_far_noisier_than_its_platform_keeps_the_default_prior():
     assert quiet.applied(Policy(), benchmark(0.03, runs=2)).prior_noise == quiet.noise
 
 
-def test_h200_baselines_are_ok_among_themselves():
-    """The newest session of each stored benchmark, judged against the others with the platform's prior."""
+def test_h200_sessions_are_ok_among_themselves_and_name_no_cause():
+    """Each session of each stored benchmark, judged against the others with the platform's prior."""
     store = BaselineStore(Path(__file__).parents[3] / "baselines")
     prior = platform_prior(runs_of_platform(store, "h200"))
     assert prior.benchmarks >= 20  # the others have one run
-    outcomes = Counter()
-    for file in store.files("h200"):
-        for entry in file.benchmarks.values():
-            stored = [run for run in entry.runs if run.session != entry.runs[-1].session]
-            newest = [run for run in entry.runs if run.session == entry.runs[-1].session]
+    outcomes, causes = Counter(), []
+    entries = [entry for file in store.files("h200") for entry in file.benchmarks.values()]
+    for entry in entries:
+        policy = Policy() if entry.tolerance is None else Policy(tolerance=entry.tolerance)
+        for session in {run.session for run in entry.runs}:
+            stored = [run for run in entry.runs if run.session != session]
+            candidate = [run for run in entry.runs if run.session == session]
             if stored:
-                policy = Policy() if entry.tolerance is None else Policy(tolerance=entry.tolerance)
-                outcomes[judge(stored, newest, prior.applied(policy, stored)).outcome] += 1
-    assert outcomes.total() >= 20
-    assert outcomes[Outcome.REGRESSED] == 0
-    assert outcomes[Outcome.OK] >= outcomes.total() - 2
+                verdict = judge(stored, candidate, prior.applied(policy, stored))
+                outcomes[verdict.outcome] += 1
+                causes += causes_of(verdict, stored, candidate)
+    assert outcomes.total() >= 100
+    assert outcomes.keys() <= {Outcome.OK, Outcome.INCONCLUSIVE}
+    assert outcomes[Outcome.OK] >= 0.9 * outcomes.total()
+    assert causes == []
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ PROVOKED = {
             (ENV,),
             "environment",
             1.0,
-            "TORCHDYNAMO_DISABLE 1 appeared; the step ran eager: 0 compiled graphs, 1 in",
+            "TORCHDYNAMO_DISABLE unset -> 1; the step ran eager: 0 compiled graphs, 1 in",
         ),
     ),
     "graph breaks": (
@@ -131,7 +131,7 @@ PROVOKED = {
     ),
     "a setting of a job on other CPUs": (
         *({}, {}, (PLACE, FOLDER, ENV), "environment", 1.0),
-        "TORCHDYNAMO_DISABLE 1 appeared: explains at most",
+        "TORCHDYNAMO_DISABLE unset -> 1: explains at most",
     ),
     "a setting beside a new version": (
         {},
@@ -139,12 +139,12 @@ PROVOKED = {
         (TORCH, ENV),
         "environment",
         None,
-        "TORCHDYNAMO_DISABLE 1 appeared",
+        "TORCHDYNAMO_DISABLE unset -> 1",
     ),
     "fewer CPUs, whose affinity changed too": (
         {"cpu_wait_s_per_step": 0.00001, "usable_cpus": 2},
         {"cpu_wait_s_per_step": 0.003, "usable_cpus": 1},
-        *((ENV,), "cpu_wait", 0.83, "waiting for a CPU .*TORCHDYNAMO_DISABLE 1 appeared: explains at most"),
+        *((ENV,), "cpu_wait", 0.83, "waiting for a CPU .*TORCHDYNAMO_DISABLE unset -> 1: explains at most"),
     ),
     "load that lets it run": (
         {"other_cpu_share": 0.02},

@@ -109,7 +109,7 @@ class TestDiff:
     def test_appeared_and_gone(self):
         old = environment({"timm": "1.0.30"})
         new = environment({"env.NCCL_ALGO": "Ring"})
-        assert describe(diff(old, new)) == "timm 1.0.30 gone, NCCL_ALGO Ring appeared"
+        assert describe(diff(old, new)) == "timm 1.0.30 gone, NCCL_ALGO unset -> Ring"
 
     def test_identity_is_compared_apart(self):
         old, new = environment(power_limit_w="700"), environment(power_limit_w="500")
@@ -280,9 +280,9 @@ class TestSafeVariables:
                 "env.OMP_PROC_BIND": "true",
             }
         )
-        assert describe(diff(old, new)) == "OMP_PROC_BIND true appeared"
+        assert describe(diff(old, new)) == "OMP_PROC_BIND unset -> true"
         assert describe(diff(environment({FACTS: FACT_SET, "torch": "2.11"}), environment(new.context))) == (
-            "VBIOS 96 appeared, CUDA_HOME ~/cuda appeared, OMP_PROC_BIND true appeared, TORCHDYNAMO_DISABLE 1 appeared"
+            "VBIOS 96 appeared, CUDA_HOME unset -> ~/cuda, OMP_PROC_BIND unset -> true, TORCHDYNAMO_DISABLE unset -> 1"
         )
 
     @pytest.mark.parametrize("name", ["KMP_INIT_AT_FORK", "KMP_DUPLICATE_LIB_OK"])

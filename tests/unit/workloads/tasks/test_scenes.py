@@ -16,7 +16,7 @@ from pytest_accel.workloads.models.build import build_model
 from pytest_accel.workloads.step import InferStep, TrainStep
 from pytest_accel.workloads.tasks.detection import MANY_SCALES, ONE_SCALE
 from tests.support.detection_sets import coco_annotations, write_coco
-from tests.support.plans import made, step_config
+from tests.support.plans import made
 from tests.support.plans import scene_plan as plan
 
 DINO, RCNN = "zoo/dino-tiny", "fasterrcnn_mobilenet_v3_large_320_fpn"
@@ -35,20 +35,6 @@ def root(tmp_path_factory):
     write_coco(root / "coco", coco_annotations(images=9))
     write_coco(root / "coco", coco_annotations(images=5), part="val2017")
     return root
-
-
-@pytest.fixture
-def opened():
-    sources = []
-
-    def feed(plan=plan(), *, task="train", **choices):  # noqa: B008 - frozen
-        found = plan.open(step_config(task, **choices))
-        sources.append(found.source)
-        return found
-
-    yield feed
-    for source in sources:
-        source.close()
 
 
 # Batches.
@@ -166,7 +152,7 @@ def test_compiled_step_of_dino_is_not_recompiled_for_other_boxes(monkeypatch):
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_real_images_are_read_through_the_loader(root, opened, workers):
-    feed = opened(data_root=root, workers=workers)
+    feed = opened(plan(), data_root=root, workers=workers)
     assert isinstance(feed.source, LoaderSource)
     assert feed.configuration == {
         "data_source": "files",

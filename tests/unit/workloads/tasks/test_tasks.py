@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -17,8 +18,11 @@ from pytest_accel.workloads.tasks.segmentation import MaskPlan
 from pytest_accel.workloads.tasks.text import QuestionPlan, TokenPlan
 from tests.support.plans import plan_data, scene_plan, step_config
 
-pytest.importorskip("segmentation_models_pytorch")
-pytest.importorskip("transformers")
+# Found, not imported: every worker of xdist would.
+pytestmark = pytest.mark.skipif(
+    not (find_spec("segmentation_models_pytorch") and find_spec("transformers")),
+    reason="needs segmentation-models-pytorch and transformers",
+)
 
 DINO, SEGFORMER, BERT, GPT = "zoo/dino-tiny", "zoo/segformer-b0", "zoo/bert-tiny", "zoo/gpt-tiny"
 SIZES = {

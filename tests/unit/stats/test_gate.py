@@ -516,11 +516,12 @@ def test_impossible_policy_is_refused_by_the_name_of_its_field(wrong):
 # --- Student's t ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("degrees_of_freedom", [1, 1.5, 2, 3, 4.67, 7, 12, 17, 50, 199.5, 200])
 @pytest.mark.parametrize("tail_probability", [1e-4, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.499, 0.5])
-def test_quantile_agrees_with_scipy(tail_probability, degrees_of_freedom):
-    expected = -stdtrit(degrees_of_freedom, tail_probability)
-    assert t_quantile(tail_probability, degrees_of_freedom) == pytest.approx(expected, rel=1e-10, abs=1e-12)
+def test_quantile_agrees_with_scipy(tail_probability):
+    freedoms = (1, 1.5, 2, 3, 4.67, 7, 12, 17, 50, 199.5, 200)
+    found = [t_quantile(tail_probability, freedom) for freedom in freedoms]
+    expected = [-stdtrit(freedom, tail_probability) for freedom in freedoms]
+    assert found == pytest.approx(expected, rel=1e-10, abs=1e-12)
 
 
 @given(st.floats(1e-4, 0.5), st.floats(1, 200))

@@ -21,7 +21,6 @@ from pytest_accel.stats.paired import (
     decision_points,
     follow,
     judge_pairs,
-    notes,
     paired_policy,
     resolution_factor,
     swap_tolerance,
@@ -296,19 +295,6 @@ def test_a_group_that_is_not_whole_decides_nothing():
     for count in range(1, 4):
         part = follow(dict(list(blocks(1).items())[:count]), 5)[NAME]
         assert (part.is_open, part.verdict) == (True, None)
-
-
-@pytest.mark.parametrize("status", [Ending.FAILED, Outcome.INVALID])
-def test_a_run_that_came_to_nothing_is_replaced_once(status):
-    spoilt = filled(1, 2, ended(status, side="new"))
-    part = follow(joined(first_process(), spoilt), 5)[NAME]
-    assert (part.is_open, part.wants_replacement) == (True, True)
-    good = filled(1, 2, measured(side="new"), attempt=2)
-    rest = filled(1, 3, measured(side="new")), filled(1, 4, measured())
-    sessions = joined(first_process(), spoilt, good, *rest)
-    part = follow(sessions, 5)[NAME]
-    assert (part.status, len(part.new)) == (Outcome.OK, 2)
-    assert any("1 run of the new environment" in note for note in notes(sessions))
 
 
 def twice(block: int, place: int, status) -> Sessions:

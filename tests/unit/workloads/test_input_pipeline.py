@@ -228,7 +228,6 @@ def test_evaluation_closed_early_leaves_no_worker(roots):
         ("zoo/autoencoder-tiny", "mnist", "mnist", {}),
         ("resnet18", "food101", "food101", {"image_size": 32, "workers": 1}),
         ("resnet18", "imagenet", "imagenet", {"image_size": 32}),
-        ("resnet18", "mnist", "mnist", {"image_size": 32}),
     ],
 )
 @pytest.mark.parametrize("kind", [TrainStep, InferStep])

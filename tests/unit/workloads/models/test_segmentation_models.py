@@ -88,7 +88,9 @@ def test_forward_and_loss_are_one_graph(models, name):
     model = copy.deepcopy(models[name][0]).train().to(memory_format=torch.channels_last)
     plan = MaskPlan(name="cityscapes", batch_size=2, crop=(64, 64))
     loss = plan.loss(0.0)[1]
-    counter = torch._dynamo.testing.CompileCounter()
+    from torch._dynamo.testing import CompileCounter
+
+    counter = CompileCounter()
     torch.compiler.reset()
     compiled = torch.compile(
         lambda inputs, masks: loss(model(inputs), masks), backend=counter, dynamic=False, fullgraph=True

@@ -53,7 +53,9 @@ def test_attention_mask_equals_that_of_transformers(small):
 
 
 def test_step_is_one_graph_for_any_mask(small):
-    counter = torch._dynamo.testing.CompileCounter()
+    from torch._dynamo.testing import CompileCounter
+
+    counter = CompileCounter()
     model = small.train()
     step = torch.compile(
         lambda questions, answers: span_cross_entropy(model(questions), answers),

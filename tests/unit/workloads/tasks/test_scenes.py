@@ -183,7 +183,11 @@ def test_detectors_train_on_real_images(root):
             step()
             step()
             step.check()
-            assert step.configuration["data_source"] == "files"
+            assert step.demand.flops > 1e6
+            assert (step.work, step.unit) == (2, "images")
+            expected = {"model": model, "data_source": "files", "data": "coco", "loss": "detection"}
+            shapes = {"input_shape": "3x64x64", "bucket": "64x64", "labels": 80, "max_gt": 100}
+            assert (expected | shapes).items() <= step.configuration.items()
 
 
 def test_inference_reads_the_validation_images_at_the_largest_scale(root, opened):

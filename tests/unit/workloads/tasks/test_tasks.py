@@ -96,19 +96,9 @@ def test_options_that_do_not_fit_a_task_are_refused_with_the_remedy(model, optio
 
 
 IMAGES = {"work": 2, "unit": "images"}
-BOXES = {
-    "data": "coco",
-    "input_shape": "3x64x64",
-    "bucket": "64x64",
-    "labels": 80,
-    "max_gt": 100,
-    "loss": "detection",
-}
 MASKS = {"data": "cityscapes", "input_shape": "3x32x32", "num_classes": 19, "ignored": 255}
-STEPS = {
+STEPS = {  # those of detectors are in test_scenes.py
     "zoo/autoencoder-tiny": IMAGES | {"data": "imagenet", "input_shape": "3x32x32", "loss": "mse"},
-    DINO: IMAGES | BOXES,
-    "fasterrcnn_mobilenet_v3_large_320_fpn": IMAGES | BOXES,
     SEGFORMER: IMAGES | MASKS | {"loss": "pixel_cross_entropy"},
     "zoo/deeplabv3plus-r18": IMAGES | MASKS,
     "lraspp_mobilenet_v3_large": IMAGES | MASKS,
@@ -119,7 +109,7 @@ STEPS = {
 
 @pytest.mark.parametrize("model", STEPS)
 def test_training_step_of_every_task_reports_its_configuration(model):
-    sizes = SIZES.get(model, SIZES[DINO if "rcnn" in model else SEGFORMER])
+    sizes = SIZES.get(model, SIZES[SEGFORMER])
     with TrainStep.build(model, batch_size=2, clip=1.0, **sizes) as step:
         for _ in range(2):
             step()

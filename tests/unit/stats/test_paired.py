@@ -324,7 +324,9 @@ def test_what_neither_runs_is_only_counted_and_what_one_runs_is_named():
     assert follow(skipped, 5)[NAME].is_open  # the other is asked first
     assert status_of(joined(skipped, filled(1, 2, ended(Ending.SKIPPED)))) is Ending.SKIPPED
     assert status_of(joined(skipped, filled(1, 2, measured(side="new")))) is Outcome.NO_BASELINE
-    assert status_of(joined(first_process(), filled(1, 2))) is Ending.FAILED
+    gone = follow(joined(first_process(), filled(1, 2)), 5)[NAME]
+    assert (gone.is_open, gone.status) == (False, Ending.FAILED)
+    assert "the new one does not: it was not found" in gone.why
 
 
 def test_other_configurations_and_other_machines_are_not_compared():

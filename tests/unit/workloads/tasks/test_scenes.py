@@ -60,7 +60,7 @@ def test_synthetic_batches_have_the_largest_landscape_bucket():
     for model, resizing in ((DINO, MANY_SCALES), (RCNN, ONE_SCALE), ("own", ONE_SCALE)):
         found = plan(model, image_size=None)
         assert (found.resizing, found.bucket) == (resizing, (800, 1344))
-    assert plan(image_size=96).bucket == (96, 96)
+    assert plan(image_size=96).described == {"bucket": "96x96", "labels": 80, "max_gt": 100}
 
 
 # A step.

@@ -220,14 +220,7 @@ def test_how_many_groups_a_tolerance_takes():
 
 NAME = "bench_suites/test_cnn.py::test_a"
 ENDINGS = st.sampled_from(
-    [
-        Outcome.NO_BASELINE,
-        Outcome.INVALID,
-        Outcome.DOES_NOT_FIT,
-        Ending.FAILED,
-        Ending.SKIPPED,
-        None,
-    ]
+    [Outcome.NO_BASELINE, Outcome.INVALID, Outcome.DOES_NOT_FIT, Ending.FAILED, Ending.SKIPPED, None]
 )
 
 

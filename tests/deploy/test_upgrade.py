@@ -314,14 +314,8 @@ def test_failed_or_disturbed_run_is_replaced_and_noted(site):
     site.left("new", [measured(0.04, "new"), measured(0.04, "new", "test_b")])
     done = site.upgrade("--", "x")
     assert done.returncode == 0, done.stdout
-    assert site.turns() == [
-        "01-1-old",
-        "01-2-new",
-        "01-2-new-again1",
-        "01-3-new",
-        "01-4-old",
-        "01-4-old-again1",
-    ]
+    old, new, newer, last = FIRST
+    assert site.turns() == [old, new, f"{new}-again1", newer, last, f"{last}-again1"]
     assert site.calls()[2][2] == ["bench_suites/test_cnn.py::test_b"]  # only what came to nothing
     assert "test_a: 1 run of the new environment failed, and measured again" in done.stdout
     assert "test_a: 1 run of the old environment invalid, and measured again" in done.stdout

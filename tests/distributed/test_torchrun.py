@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,10 +90,20 @@ def clean(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def torchrun(tmp_path: Path, clean: None) -> Iterator:
+def started() -> Iterator[list[subprocess.Popen[str]]]:
+    """Processes that are killed at the end of the test."""
+    found: list[subprocess.Popen[str]] = []
+    yield found
+    for process in found:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+@pytest.fixture
+def torchrun(tmp_path: Path, clean: None, started: list[subprocess.Popen[str]]) -> Callable[..., Ran]:
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     (tmp_path / "test_suite.py").write_text(SUITE)
-    started: list[subprocess.Popen[str]] = []
 
     def run(*arguments: str, agents: int) -> Ran:
         port = free_port()
@@ -115,11 +125,7 @@ def torchrun(tmp_path: Path, clean: None) -> Iterator:
         statuses = [process.wait(LONG_S) for process in started]
         return Ran(tmp_path, statuses, [output.read_text() for output in outputs])
 
-    yield run
-    for process in started:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    return run
 
 
 # --- exit statuses, with launcher variables set by hand --------------------------------------------------------
@@ -148,10 +154,9 @@ def test_waits():
 
 
 @pytest.fixture
-def ranks(tmp_path: Path, clean: None) -> Iterator:
+def ranks(tmp_path: Path, clean: None, started: list[subprocess.Popen[str]]) -> Callable[..., list]:
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     (tmp_path / "test_plain.py").write_text(PLAIN)
-    started: list[subprocess.Popen[str]] = []
 
     def start(*arguments: str) -> list[subprocess.Popen[str]]:
         variables = {
@@ -174,11 +179,7 @@ def ranks(tmp_path: Path, clean: None) -> Iterator:
         )
         return started
 
-    yield start
-    for process in started:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+    return start
 
 
 # Tests that pass and tests that fail are those of torchrun, below.

@@ -13,6 +13,7 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import chdir, closing
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -40,22 +41,28 @@ RUN_BY = {  # by page, or by the command
     r".*: python -m benchmarks\.comparison": "benchmarks/test_comparison",
     r".*: (pytest|python -m pytest) .*test_tiny\.py": "deploy/test_night",
 }
-SHOWN = [
-    (page_name(block.page), re.sub(r"\s+# .*", "", line).strip())
-    for block in blocks()
-    for line in block.commands
-]
+
+
+@cache
+def shown() -> list[tuple[str, str]]:
+    """Return every command with its page."""
+    return [
+        (page_name(block.page), re.sub(r"\s+# .*", "", line).strip())
+        for block in blocks()
+        for line in block.commands
+    ]
 
 
 def is_run_elsewhere(page: str, line: str) -> bool:
     return any(re.match(pattern, f"{page}: {line}") for pattern in RUN_BY)
 
 
-HERE = sorted({line for page, line in SHOWN if not is_run_elsewhere(page, line)})
+def run_here() -> list[str]:
+    return sorted({line for page, line in shown() if not is_run_elsewhere(page, line)})
 
 
 def these(program: str) -> list[list[str]]:
-    return [split[1:] for line in HERE if (split := words(line))[0] == program]
+    return [split[1:] for line in run_here() if (split := words(line))[0] == program]
 
 
 @pytest.mark.parametrize("test", sorted(set(RUN_BY.values())))
@@ -65,12 +72,12 @@ def test_named_tests_exist(test):
 
 def test_every_command_is_of_a_program_that_is_run_here():
     programs = {"pytest", "pytest-accel", "python3", "sqlite3", "git"}
-    assert [line for line in HERE if words(line)[0] not in programs] == []
+    assert [line for line in run_here() if words(line)[0] not in programs] == []
 
 
 def named_files(page: Path) -> list[tuple[str, str]]:
-    shown = re.compile(r"^`(test_\w+\.py)`:\n\n```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-    return shown.findall(page.read_text(encoding="utf-8"))
+    named = re.compile(r"^`(test_\w+\.py)`:\n\n```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+    return named.findall(page.read_text(encoding="utf-8"))
 
 
 def test_pytest_commands_collect(tmp_path):
@@ -135,18 +142,18 @@ def test_other_commands_run(project):
 def test_example_of_the_readme_is_recorded_judged_and_caught(tmp_path, environment):
     ((name, text),) = named_files(ROOT / "README.md")
     (tmp_path / name).write_text(text)
-    shown = [line for page, line in SHOWN if page == "README.md" and name in line]
-    assert "recorded 5 runs" in " ".join(run(shown[0], tmp_path, environment))
-    assert "1 ok" in run(shown[1], tmp_path, environment)[-1]
-    caught = run(f"{shown[1]} --accel-slowdown=50% || true", tmp_path, environment)
+    lines = [line for page, line in shown() if page == "README.md" and name in line]
+    assert "recorded 5 runs" in " ".join(run(lines[0], tmp_path, environment))
+    assert "1 ok" in run(lines[1], tmp_path, environment)[-1]
+    caught = run(f"{lines[1]} --accel-slowdown=50% || true", tmp_path, environment)
     assert "1 regressed" in caught[-1]
 
 
 def test_targets_of_make_exist():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    shown = [name for block in blocks() for name in re.findall(r"^make (\w+)", block.text, re.MULTILINE)]
-    assert "bench" in shown
-    assert {name for name in shown if not re.search(rf"^{name}:", makefile, re.MULTILINE)} == set()
+    targets = [name for block in blocks() for name in re.findall(r"^make (\w+)", block.text, re.MULTILINE)]
+    assert "bench" in targets
+    assert {name for name in targets if not re.search(rf"^{name}:", makefile, re.MULTILINE)} == set()
 
 
 def test_scripts_in_pages_exist():

@@ -77,21 +77,22 @@ def words(line: str) -> list[str]:
     return split
 
 
-LINES = [(block.place, words(line)) for block in blocks() for line in block.commands]
-OURS = [(place, line[1:]) for place, line in LINES if line and Path(line[0]).name == "pytest-accel"]
-WHOLE = [each for each in OURS if not set(each[1]) & {"...", "[...]", "--help"}]
+def shown_lines() -> list[tuple[str, list[str]]]:
+    return [(block.place, words(line)) for block in blocks() for line in block.commands]
 
 
 def test_shown_commands_parse(capsys):
     parser = _parser()
-    for place, argv in WHOLE:
+    for place, (program, *argv) in filter(lambda shown: shown[1], shown_lines()):
+        if Path(program).name != "pytest-accel" or set(argv) & {"...", "[...]", "--help"}:
+            continue
         with suppress(SystemExit):  # also of --version
             parser.parse_args(_divide(argv)[0])
         assert not capsys.readouterr().err, place
 
 
 def test_shown_option_values_are_valid():
-    for place, line in LINES:
+    for place, line in shown_lines():
         for at, word in enumerate(line):
             flag, has_value, value = word.partition("=")
             if flag not in FLAGS or FLAGS[flag].kind == "flag":
@@ -111,7 +112,6 @@ PARSERS = {
     "yaml": lambda text: list(yaml.safe_load_all(text)),
     "ini": lambda text: configparser.ConfigParser().read_string(text),
 }
-PYTHON = blocks("python")
 
 
 def faults(check: Callable[[Block], object], checked: Iterable[Block]) -> dict[str, str]:
@@ -137,7 +137,7 @@ def import_ours(block: Block) -> None:
 
 
 def test_python_compiles_and_imports_what_exists():
-    assert faults(import_ours, PYTHON) == {}
+    assert faults(import_ours, blocks("python")) == {}
 
 
 def benchmarks_in(block: Block) -> list[str]:
@@ -150,7 +150,7 @@ def file_name(block: Block) -> str:
 
 
 def test_benchmarks_in_pages_run_or_name_the_missing_hardware(tmp_path):
-    shown = [block for block in PYTHON if benchmarks_in(block) and not block.not_run]
+    shown = [block for block in blocks("python") if benchmarks_in(block) and not block.not_run]
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers --import-mode=importlib\n")
     for block in shown:
         text = textwrap.dedent(block.text)

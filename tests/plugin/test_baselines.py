@@ -450,13 +450,7 @@ def test_file_of_results_that_exists_does_not_move_the_root_directory(bench, mon
 def test_baseline_of_another_root_directory_is_named_with_the_remedy(bench):
     bench.benchmarks("test_step", "test_new")
     bench.baseline(test_step=bench.SAME)
-    elsewhere = (
-        "--rootdir=..",
-        "--accel-history=off",
-        "-p",
-        "no:cacheprovider",
-        "--accel-missing-baseline=fail",
-    )
+    elsewhere = ("--rootdir=..", "--accel-history=off", "-pno:cacheprovider", "--accel-missing-baseline=fail")
     result = bench.run(*elsewhere)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(

@@ -47,22 +47,17 @@ def both(bench, fed):
     return fed
 
 
-def test_real_and_synthetic_baselines_coexist(both):
-    for source in ("synthetic", "files"):
-        result = both(source).run("--accel-vanished=fail", "--accel-missing-baseline=fail")
-        result.assert_outcomes(passed=1)
-        result.stdout.no_fnmatch_line("*STALE*")
-        result.stdout.no_fnmatch_line("*VANISHED*")
-
-
 def test_each_kind_is_judged_by_its_own_baseline(both):
     bench = both("files")
     content = bench.load_baseline()
     for run in content["benchmarks"][SYNTHETIC]["runs"]:
         run["rounds_s"] = [0.0005] * 6
     bench.save_baseline(content)
-    bench.run().assert_outcomes(passed=1)
-    both("synthetic").run().assert_outcomes(failed=1)
+    strict = ("--accel-vanished=fail", "--accel-missing-baseline=fail")
+    bench.run(*strict).assert_outcomes(passed=1)
+    result = both("synthetic").run(*strict)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["REGRESSED  test_step *"])
 
 
 def test_update_of_one_kind_leaves_the_other(both):
@@ -81,20 +76,6 @@ def test_benchmark_stored_with_both_kinds_vanishes_once(both):
     result.assert_outcomes(passed=1, failed=1)
     assert sum(line.startswith(f"VANISHED  {SYNTHETIC}: ") for line in result.outlines) == 1
     result.stdout.no_fnmatch_line("*VANISHED*(data)*")
-
-
-def test_missing_baseline_names_the_other_kind(both):
-    bench = both("files")
-    content = bench.load_baseline()
-    del content["benchmarks"][REAL]
-    bench.save_baseline(content)
-    result = bench.run("--accel-missing-baseline=fail")
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(
-        [
-            "NO-BASELINE  test_step (cpu): * hold test_step with synthetic data, and not with real data; record*"
-        ]
-    )
 
 
 @pytest.mark.parametrize(("full", "arguments"), [(SYNTHETIC, ()), (REAL, ("--accel-data=.",))])

@@ -143,19 +143,11 @@ def test_step(accel):
 
 class TestRecording:
     def test_recording_names_what_does_not_fit(self, sweep):
-        result = sweep.run("--accel-record=1", "-v", "--junitxml=out.xml")
+        result = sweep.run("--accel-record=1", "--junitxml=out.xml")
         result.assert_outcomes(passed=1)
         assert list(sweep.load_baseline()["benchmarks"]) == ["test_suite.py::test_step[1]"]
-        result.stdout.re_match_lines(
-            [
-                r".*::test_step\[4096\] DOES-NOT-FIT",
-                r"^test_step\[4096\] +DOES-NOT-FIT .*cpu *$",
-                r"^DOES-NOT-FIT  test_step\[4096\] \(cpu\): resnet50: ",
-            ]
-        )
-        case = sweep.testcase("test_step[4096]")
-        assert len(case.findall("skipped")) == 1
-        assert properties(case)["accel.verdict"] == "does-not-fit"
+        result.stdout.re_match_lines([r"^DOES-NOT-FIT  test_step\[4096\] \(cpu\): resnet50: "])
+        assert properties(sweep.testcase("test_step[4096]"))["accel.verdict"] == "does-not-fit"
 
     def test_recording_that_stops_fitting_keeps_its_runs_aside(self, bench):
         bench.write(

@@ -35,7 +35,6 @@ def pytest_accel_power_sources(config):
     return [Meter()]
 """
 STEP = """
-{marks}
 def test_step(accel):
     from conftest import STEPS
     measure(accel, step=lambda: STEPS.append(sum(range(2000))))
@@ -46,10 +45,10 @@ def test_step(accel):
 def metered(bench):
     """A benchmark on a machine that counts energy: 36 mJ a step in the baseline, and now as much as is said."""
 
-    def write(now_j, *, marks=""):
+    def write(now_j):
         meter = METER.format(step_j=now_j) if now_j else "STEPS = []\n"
         bench.path("conftest.py").write_text(meter)
-        bench.write(STEP.format(marks=marks))
+        bench.write(STEP)
         bench.baseline(test_step=bench.SAME)
         content = bench.load_baseline()
         for run in content["benchmarks"]["test_suite.py::test_step"]["runs"]:
@@ -105,12 +104,6 @@ def test_gated_energy_that_was_not_measured_fails_and_keeps_the_run(metered):
     assert found["status"] == "failed"
     assert "energy is gated" in found["text"]
     assert len(found["runs"]) == 1
-
-
-def test_mark_leaves_the_energy_gate_out(metered):
-    bench = metered(None, marks='@pytest.mark.accel(gate="throughput")')
-    result = bench.run(bench.TOLERANT, "--accel-gate=throughput,energy")
-    result.assert_outcomes(passed=1)
 
 
 def test_broken_power_source_loses_energy_and_not_the_measurement(metered):

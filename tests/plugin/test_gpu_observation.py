@@ -99,13 +99,6 @@ def test_energy_counter_that_samples_contradict_is_not_used(measured):
     assert metrics["energy_per_step_j"] == metrics["energy_sampled_per_step_j"], done.stdout
 
 
-def test_throttled_gpu_is_invalid(measured):
-    done, found = measured(FakeGpu(uuid=UUID, clock_event_reasons=HW_THERMAL | 0x8))
-    assert done.returncode == pytest.ExitCode.TESTS_FAILED
-    assert found["status"] == "invalid"
-    assert found["text"] == "throttled (HW thermal, 100 % of the window)"
-
-
 @pytest.fixture
 def held(measured):
     """The GPU, held by another session until the block ends or it is released."""
@@ -124,14 +117,13 @@ def test_gpu_that_another_session_holds_is_not_measured(measured, held):
     assert "ana, pytest nightly" in done.stdout
 
 
-@pytest.mark.parametrize("worker", [False, True], ids=["in process", "worker"])
-def test_log_names_the_holder_and_the_wait_is_no_cost_of_a_verdict(measured, held, pytester, worker):
-    waiting = measured.start(FakeGpu(uuid=UUID), "--accel-timeout=60s", worker=worker)
+def test_log_names_the_holder_and_the_wait_is_no_cost_of_a_verdict(measured, held, pytester):
+    waiting = measured.start(FakeGpu(uuid=UUID), "--accel-timeout=60s", worker=True)
     lines = []
     for line in waiting.stdout:
         lines.append(line)
         if "waiting for GPU-8f3aab12: held by pid 4711" in line:
-            time.sleep(2.0)
+            time.sleep(1.0)
             fcntl.lockf(held, fcntl.LOCK_UN)
     assert waiting.wait(LONG_S) == 0, "".join(lines)
     assert sum("waiting for" in line for line in lines) == 1
@@ -140,4 +132,4 @@ def test_log_names_the_holder_and_the_wait_is_no_cost_of_a_verdict(measured, hel
         parse_seconds(line.split(" took ")[1].split(";")[0]) for line in lines if "device-seconds" in line
     )
     session_s = json.loads((pytester.path / "a.json").read_text())["duration_s"]
-    assert session_s - cost_s > 1.5  # only the session has the two seconds in it
+    assert session_s - cost_s > 0.7  # only the session has the second in it

@@ -105,8 +105,8 @@ MISTAKES = """
     def test_argument(accel):
         measure(accel, configuration={"a": object()})
 
-    def test_burst(accel):
-        measure(accel, broken_step, burst=0)
+    def test_metric(accel):
+        measure(accel, metrics=lambda _: {"tflops": 1.0})
 
     @pytest.mark.parametrize("step", [coroutine, generator])
     def test_body(accel, step):
@@ -134,7 +134,7 @@ def test_mistakes_fail_with_their_remedy_and_the_right_traceback(bench):
         ["*def broken_step():*", "E *RuntimeError: out of memory, say", "test_suite.py:*: RuntimeError"],
         ["*assert 1 == 2*"],
         ["accel.measure: configuration[[]'a'[]]: <object * cannot be stored*"],
-        ["*burst: 0 is no number of steps. Write a whole number from 1 on.*"],
+        ["accel.measure: metrics: 'tflops' is measured by pytest-accel. *"],
         ["accel.measure: step: it returns a coroutine, whose body did not run.*"],
         ["accel.measure: step: it returns a generator, whose body did not run.*"],
         ["accel.measure: step: it returns broken_step, which can be called, and did not call it.*"],
@@ -142,6 +142,7 @@ def test_mistakes_fail_with_their_remedy_and_the_right_traceback(bench):
     ):
         result.stdout.fnmatch_lines(lines)
     result.stdout.no_fnmatch_line("*Traceback*")
+    result.stdout.no_re_match_line(r".*\.py:\d+: ArgumentError")
     assert not bench.path("second").exists()
     assert len(bench.processes("test_after")) == 1
 

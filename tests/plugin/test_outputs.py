@@ -184,25 +184,22 @@ class TestHistory:
         bench.run("--benchmark-disable").assert_outcomes(passed=1)
         assert not bench.path(".accel").exists()
 
-    def test_history_that_cannot_be_written_is_noted_without_failing(self, bench):
+    @pytest.mark.parametrize(
+        ("file", "arguments", "said"),
+        [
+            ("history.sqlite", ["--accel-history=history.sqlite"], "*history.sqlite*"),
+            (".accel", [], "*\n*name another file (--accel-history)*"),  # where its folder belongs
+        ],
+    )
+    def test_history_that_cannot_be_written_is_noted_without_failing(self, bench, file, arguments, said):
         bench.benchmarks("test_step")
-        bench.path("history.sqlite").write_text(
-            "this is no database, and it is long enough to be seen as such"
-        )
-        result = bench.run("--accel-history=history.sqlite")
+        text = "this is no database, and it is long enough to be seen as such"
+        bench.path(file).write_text(text)
+        result = bench.run(*arguments)
         result.assert_outcomes(passed=1)
         assert result.ret == pytest.ExitCode.OK
-        result.stdout.fnmatch_lines(["the history was not written: *history.sqlite*"])
-        assert bench.path("history.sqlite").read_text().startswith("this is no database")
-
-    def test_history_without_a_folder_to_write_to_is_noted_with_a_remedy(self, bench):
-        bench.benchmarks("test_step")
-        bench.path(".accel").touch()
-        result = bench.run()
-        assert result.ret == pytest.ExitCode.OK
-        result.stdout.fnmatch_lines(
-            ["the history was not written: *", "*name another file (--accel-history)*"]
-        )
+        result.stdout.fnmatch_lines(f"the history was not written: {said}".splitlines())
+        assert bench.path(file).read_text() == text
 
 
 class TestFiles:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_accel.cli import main
 from pytest_accel.session.outputs import Outputs
 from tests.plugin.conftest import LONG_S, PLUGINS, QUICK, environment
 
@@ -116,34 +117,36 @@ def test_progress_is_below_a_line_that_is_full(project):
     assert first.endswith("[ 33%]")
 
 
-@pytest.mark.parametrize("columns", WIDTHS)
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("baseline", "show", "--baselines", str(REPOSITORY / "baselines")),
-        ("compare", "h200", str(REPOSITORY / "baselines/h200"), "--baselines", str(REPOSITORY / "baselines")),
-        ("history",),
-        ("history", "test_step[800m]"),
-        ("doctor",),
-    ],
-    ids=lambda arguments: " ".join(arguments[:2]),
+SHOW = ("baseline", "show", "--baselines", str(REPOSITORY / "baselines"))
+COMMANDS = (
+    SHOW,
+    ("compare", "h200", str(REPOSITORY / "baselines/h200"), "--baselines", str(REPOSITORY / "baselines")),
+    ("history",),
+    ("history", "test_step[800m]"),
+    ("doctor",),
 )
-def test_command_fits_the_terminal(screens, project, columns, arguments):
-    shown = lines(on_terminal(project.folder, columns, "-m", "pytest_accel", *arguments))
-    assert shown
-    assert too_wide(shown, columns) == []
 
 
-def test_file_has_all_columns_unless_a_variable_says_otherwise(project):
-    show = ("baseline", "show", "--baselines", str(REPOSITORY / "baselines"))
-    command = [sys.executable, "-m", "pytest_accel", *show]
-    for variables, is_narrow in (({}, False), ({"COLUMNS": "80"}, True)):
-        found = subprocess.run(
-            command, cwd=project.folder, env={**environment(), **variables},
-            capture_output=True, text=True, check=True, timeout=LONG_S,
-        ).stdout.splitlines()  # fmt: skip
-        assert any(len(line) > 80 for line in found) != is_narrow
-        assert any("No room for" in line for line in found) == is_narrow
+def test_commands_fit_the_narrowest_terminal(screens, project):
+    program = (
+        "import sys\nfrom pytest_accel.cli import main\n"
+        f"for command in {COMMANDS}:\n    main(list(command))\n    print('END', flush=True)"
+    )
+    shown = lines(on_terminal(project.folder, WIDTHS[0], "-c", program))
+    assert too_wide(shown, WIDTHS[0]) == []
+    *printed, _ = "\n".join(shown).split("END")
+    assert len([text for text in printed if text.strip()]) == len(COMMANDS)
+    assert "No room for: " in printed[0]
+
+
+def test_file_has_all_columns_unless_a_variable_says_otherwise(monkeypatch, capsys):
+    for columns in (None, "80"):
+        if columns:
+            monkeypatch.setenv("COLUMNS", columns)
+        assert main(list(SHOW)) == 0
+        found = capsys.readouterr().out.splitlines()
+        assert any(len(line) > 80 for line in found) != bool(columns)
+        assert any("No room for" in line for line in found) == bool(columns)
 
 
 # --- dots, repeats, and what belongs to a verdict -----------------------------------------------------

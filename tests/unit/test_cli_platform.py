@@ -54,7 +54,6 @@ def test_platforms_of_the_project_are_known(on):
     pyproject = "[tool.pytest-accel.platforms.mybox]\npatterns = ['NVIDIA A40']\n"
     gpus = [FakeGpu(name="NVIDIA A40", memory_mib=46068)]
     assert "not in the catalogue" in on(gpus)
-    assert "mybox        baselines/mybox/" in on(gpus, pyproject=pyproject)
     assert "mybox        kept/mybox/" in on(gpus, "--baselines", "kept", pyproject=pyproject)
 
 
@@ -90,14 +89,19 @@ def test_an_unknown_option_is_named_with_the_usage_of_its_command(words, usage, 
     assert "unrecognized arguments: --bogus" in said
 
 
-@pytest.mark.parametrize("command", cli.COMMANDS.values(), ids=lambda command: " ".join(command.name))
-def test_help_ends_with_an_example_that_parses(command, capsys, monkeypatch):
+@pytest.mark.parametrize("words", [(), *cli.COMMANDS], ids=" ".join)
+def test_help_fits_a_screen_and_ends_with_an_example_that_parses(words, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
-    with pytest.raises(SystemExit):
-        cli.main([*command.name, "--help"])
-    assert capsys.readouterr().out.endswith(f"\nexample: pytest-accel {command.example}\n")
-    words, _ = cli._divide(shlex.split(command.example))
-    assert cli._parser().parse_args(words).called == command.name
+    with pytest.raises(SystemExit) as caught:
+        cli.main([*words, "--help"])
+    assert caught.value.code == 0
+    said = capsys.readouterr().out
+    assert len(said.splitlines()) <= 50
+    assert max(map(len, said.splitlines())) <= 100
+    if words:
+        example = cli.COMMANDS[words].example
+        assert said.endswith(f"\nexample: pytest-accel {example}\n")
+        assert cli._parser().parse_args(cli._divide(shlex.split(example))[0]).called == words
 
 
 def test_a_command_is_one_function(monkeypatch):
@@ -120,14 +124,3 @@ def test_a_command_is_one_function(monkeypatch):
     assert cli.main(["greet", "abc"]) == 3
     assert cli.main(["greet", "abc", "--twice"]) == 2
     assert cli.main(["people", "list"]) == 7
-
-
-@pytest.mark.parametrize("words", [(), *cli.COMMANDS], ids=" ".join)
-def test_help_fits_a_screen_and_imports_nothing_heavy(words, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "100")
-    with pytest.raises(SystemExit) as caught:
-        cli.main([*words, "--help"])
-    assert caught.value.code == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) <= 50
-    assert max(map(len, lines)) <= 100

@@ -86,6 +86,7 @@ class TestShow:
         for value, is_said in (("20%", True), ("auto", False)):
             Path("pytest.ini").write_text(f"[pytest]\naccel_tolerance = {value}\n")
             assert (said in command("show")) == is_said
+            assert (said in command("edit", "--tolerance", "8%")) == is_said
 
     def test_json(self, command):
         (found,) = json.loads(command("show", "h200", "-k", "cnn", "--json"))
@@ -184,11 +185,6 @@ class TestEdit:
         assert f"Write bench_suites/test_a.py::{name} or {OTHER}." in command(
             "edit", "--remove", name, status=2
         )
-
-    def test_tolerance_of_the_ini_file_goes_before_a_stored_one(self, command):
-        Path("pytest.ini").write_text("[pytest]\naccel_tolerance = 20%\n")
-        said = command("edit", "--tolerance", "8%", "--reason", "x")
-        assert "accel_tolerance = 20% in pytest.ini goes before stored tolerances." in said
 
     @pytest.mark.parametrize(
         ("arguments", "said"),

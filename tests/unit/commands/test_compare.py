@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from pytest_accel import cli
-from pytest_accel.stats.gate import Outcome
 from pytest_accel.stats.results import Ending
 from tests.support.stored import CAPPED, OTHER, UPGRADED, baseline, result, results_file, runs
 
@@ -68,20 +67,12 @@ class TestExitStatus:
         compare("h200", "after.json")
 
     @pytest.mark.parametrize("measured", [runs(1, session="s2"), ()], ids=["measured", "unmeasured"])
-    @pytest.mark.parametrize(
-        ("status", "why"),
-        [
-            (Ending.FAILED, "it failed"),
-            (Outcome.INVALID, "it was invalid"),
-            (Ending.SKIPPED, "it was skipped"),
-        ],
-    )
-    def test_what_failed_is_not_green(self, compare, measured, status, why):
+    def test_what_failed_is_not_green(self, compare, measured):
         baseline(Path("baselines"), OTHER)
         fine = result(OTHER, measured=runs(session="s2"))
-        results_file(Path("after.json"), fine, result(measured=measured, status=status))
+        results_file(Path("after.json"), fine, result(measured=measured, status=Ending.FAILED))
         text = compare("h200", "after.json", "--fail-on-regression", status=1)
-        assert f"note: test_cnn[resnet50]: not judged: {why}" in text
+        assert "note: test_cnn[resnet50]: not judged: it failed" in text
         assert "1 judged, 1 failed or went unmeasured, so the check fails" in text
         assert "INCONCLUSIVE" not in text
 

@@ -81,14 +81,6 @@ def test_failure_of_the_new_environment_alone_is_shown_beside_ok():
     assert "FAILED  test_a: off" in "\n".join(screen(found))
 
 
-@pytest.mark.parametrize("times", [1.0, 1.4])
-def test_upgrade_that_ended_between_two_tests_is_inconclusive(times):
-    # Of 2 blocks; the first test is after 4.
-    (result,) = upgrade_results(sessions({"test_a": times}), 20).results
-    assert (result.status, result.failed) == (Outcome.INCONCLUSIVE, False)
-    assert result.text.endswith("it ended before this was decided")
-
-
 def test_tolerance_that_is_no_gate_is_not_called_ok():
     both = {
         slot: make_session([replace(each, tolerance=0.6) for each in session.results])
@@ -98,14 +90,6 @@ def test_tolerance_that_is_no_gate_is_not_called_ok():
         (result,) = upgrade_results(both, 5, strict=strict).results
         assert (result.status, result.failed) == (Ending.NOT_GATED, strict)
     assert [each.shown_status for each in follow(both, 5).values()] == [Ending.NOT_GATED]  # of the progress
-
-
-def test_benchmark_that_the_new_environment_does_not_have_fails():
-    found = sessions({"test_a": 1.0})
-    gone = {slot: make_session([]) if slot.side == "new" else each for slot, each in found.items()}
-    (result,) = upgrade_results(gone, 5).results
-    assert (result.status, result.failed) == (Ending.FAILED, True)
-    assert "the new one does not: it was not found" in result.text
 
 
 @pytest.mark.parametrize(

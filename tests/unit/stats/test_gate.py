@@ -1,6 +1,5 @@
 import math
 from dataclasses import replace
-from statistics import NormalDist
 
 import pytest
 from hypothesis import example, given
@@ -151,11 +150,6 @@ def test_scale(baseline, candidate, variance, degrees):
 )
 def test_standard_error(runs, sessions, repeats, variance):
     assert unit_standard_error(runs, sessions, repeats, POLICY) == pytest.approx(math.sqrt(variance))
-
-
-@pytest.mark.parametrize(("d", "lost"), [(math.log(2), 0.5), (0.0, 0.0), (-math.log(2), -1.0)])
-def test_loss_of_throughput(d, lost):
-    assert loss(d) == pytest.approx(lost)
 
 
 def test_scale_is_floored_at_the_median_within_run_standard_error():
@@ -502,14 +496,6 @@ def test_interval(runs, half):
     assert math.log(step_time.low_s) == pytest.approx(-half)
 
 
-def test_interval_covers_the_truth_at_least_as_often_as_it_says():
-    # Stratified rather than random: 2000 evenly spread quantiles of a run-to-run noise of 1 %.
-    errors = [NormalDist(0, 0.01).inv_cdf((i + 0.5) / 2000) for i in range(2000)]
-    intervals = [interval([run_at(y)], POLICY) for y in errors]
-    covered = sum(1 for step_time in intervals if step_time.low_s <= 1 <= step_time.high_s)
-    assert covered / 2000 >= 0.95
-
-
 # --- refusals -------------------------------------------------------------------------------------
 
 
@@ -530,11 +516,12 @@ def test_impossible_policy_is_refused_by_the_name_of_its_field(wrong):
 # --- Student's t ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("degrees_of_freedom", [1, 1.5, 2, 3, 4.67, 7, 12, 17, 50, 199.5, 200])
 @pytest.mark.parametrize("tail_probability", [1e-4, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.499, 0.5])
-def test_quantile_agrees_with_scipy(tail_probability, degrees_of_freedom):
-    expected = -stdtrit(degrees_of_freedom, tail_probability)
-    assert t_quantile(tail_probability, degrees_of_freedom) == pytest.approx(expected, rel=1e-10, abs=1e-12)
+def test_quantile_agrees_with_scipy(tail_probability):
+    freedoms = (1, 1.5, 2, 3, 4.67, 7, 12, 17, 50, 199.5, 200)
+    found = [t_quantile(tail_probability, freedom) for freedom in freedoms]
+    expected = [-stdtrit(freedom, tail_probability) for freedom in freedoms]
+    assert found == pytest.approx(expected, rel=1e-10, abs=1e-12)
 
 
 @given(st.floats(1e-4, 0.5), st.floats(1, 200))

@@ -61,13 +61,6 @@ def spread(level, offsets):
 
 
 class TestOneMetric:
-    def test_a_loss_is_relative_and_its_tolerance_its_own(self):
-        found = of_accuracy(measured(*[0.9] * 5), measured(0.81, 0.81))
-        assert found.outcome is Outcome.REGRESSED
-        assert found.slowdown.point == pytest.approx(0.1)
-        assert found.tolerance == 0.05
-        assert found.baseline_runs == 5
-
     @pytest.mark.parametrize("stored", [None, 0.0, -1.0])
     def test_without_a_baseline_is_not_judged_and_says_so(self, stored):
         found = of_accuracy(measured(stored, stored), measured(0.9))
@@ -122,13 +115,6 @@ def of_energy(then, now, tolerance=0.05) -> Verdict:
 
 
 class TestLessIsBetter:
-    def test_eight_percent_more_energy_at_equal_speed_is_a_regression(self):
-        found = of_energy([36.0] * 5, [36.0 * 1.08] * 2)
-        assert found.outcome is Outcome.REGRESSED
-        assert found.slowdown.point == pytest.approx(0.08)
-        assert 0 < found.slowdown.low < 0.08 < found.slowdown.high
-        assert found.tolerance == 0.05
-
     @given(METRICS, SPREADS, SPREADS, st.floats(1.01, 2.0), st.floats(0.01, 0.5))
     def test_more_never_gives_a_better_verdict(self, level, before, after, factor, tolerance):
         then, now = spread(level, before), spread(level, after)

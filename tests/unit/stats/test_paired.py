@@ -21,7 +21,6 @@ from pytest_accel.stats.paired import (
     decision_points,
     follow,
     judge_pairs,
-    notes,
     paired_policy,
     resolution_factor,
     swap_tolerance,
@@ -221,14 +220,7 @@ def test_how_many_groups_a_tolerance_takes():
 
 NAME = "bench_suites/test_cnn.py::test_a"
 ENDINGS = st.sampled_from(
-    [
-        Outcome.NO_BASELINE,
-        Outcome.INVALID,
-        Outcome.DOES_NOT_FIT,
-        Ending.FAILED,
-        Ending.SKIPPED,
-        None,
-    ]
+    [Outcome.NO_BASELINE, Outcome.INVALID, Outcome.DOES_NOT_FIT, Ending.FAILED, Ending.SKIPPED, None]
 )
 
 
@@ -298,19 +290,6 @@ def test_a_group_that_is_not_whole_decides_nothing():
         assert (part.is_open, part.verdict) == (True, None)
 
 
-@pytest.mark.parametrize("status", [Ending.FAILED, Outcome.INVALID])
-def test_a_run_that_came_to_nothing_is_replaced_once(status):
-    spoilt = filled(1, 2, ended(status, side="new"))
-    part = follow(joined(first_process(), spoilt), 5)[NAME]
-    assert (part.is_open, part.wants_replacement) == (True, True)
-    good = filled(1, 2, measured(side="new"), attempt=2)
-    rest = filled(1, 3, measured(side="new")), filled(1, 4, measured())
-    sessions = joined(first_process(), spoilt, good, *rest)
-    part = follow(sessions, 5)[NAME]
-    assert (part.status, len(part.new)) == (Outcome.OK, 2)
-    assert any("1 run of the new environment" in note for note in notes(sessions))
-
-
 def twice(block: int, place: int, status) -> Sessions:
     return joined(*(filled(block, place, ended(status), attempt=attempt) for attempt in (1, 2)))
 
@@ -338,7 +317,9 @@ def test_what_neither_runs_is_only_counted_and_what_one_runs_is_named():
     assert follow(skipped, 5)[NAME].is_open  # the other is asked first
     assert status_of(joined(skipped, filled(1, 2, ended(Ending.SKIPPED)))) is Ending.SKIPPED
     assert status_of(joined(skipped, filled(1, 2, measured(side="new")))) is Outcome.NO_BASELINE
-    assert status_of(joined(first_process(), filled(1, 2))) is Ending.FAILED
+    gone = follow(joined(first_process(), filled(1, 2)), 5)[NAME]
+    assert (gone.is_open, gone.status) == (False, Ending.FAILED)
+    assert "the new one does not: it was not found" in gone.why
 
 
 def test_other_configurations_and_other_machines_are_not_compared():

@@ -10,7 +10,7 @@ from torch import nn
 
 from pytest_accel.measure.errors import OutOfMemory
 from pytest_accel.workloads.data.sources import RotatingSource
-from pytest_accel.workloads.step import InferStep, TrainStep
+from pytest_accel.workloads.step import TrainStep
 
 
 def mlp():
@@ -74,11 +74,6 @@ def test_loader_gives_all_micro_batches_of_a_step():
         assert source.taken == 3
         step()
         assert source.taken == 6
-
-
-def test_inference_takes_no_micro_batch_size():
-    with pytest.raises(ValueError, match="micro_batch_size"):
-        InferStep.build(mlp, data="mnist", batch_size=4, micro_batch_size=2)
 
 
 def test_out_of_memory_names_the_micro_batch():

@@ -59,20 +59,6 @@ def roots(tmp_path_factory):
     return made
 
 
-@pytest.fixture
-def opened():
-    sources = []
-
-    def make(name, *, task="train", plan=None, **choices):
-        found = (plan or plan_for(name)).open(step_config(task, **choices))
-        sources.append(found.source)
-        return found
-
-    yield make
-    for each in sources:
-        each.close()
-
-
 def check_batches(found, plan, steps=3):
     for _ in range(steps):
         inputs, targets = next(found.source)
@@ -119,7 +105,7 @@ SYNTHETIC = {"data_source": "host-synthetic"}
     ],
 )
 def test_source_follows_the_set_and_the_options(opened, roots, name, folder, choices, kind, expected):
-    found = opened(name, data_root=roots[folder] if folder else None, **choices)
+    found = opened(plan_for(name), data_root=roots[folder] if folder else None, **choices)
     assert isinstance(found.source, kind)
     assert found.configuration == expected
     assert (found.order is None) == (folder is None)
@@ -130,7 +116,7 @@ def test_source_follows_the_set_and_the_options(opened, roots, name, folder, cho
 
 def test_inference_reads_the_test_images_in_order(opened, roots):
     images = open_images(roots["cifar100"], "cifar100", "test")
-    found = opened("cifar100", data_root=roots["cifar100"], task="infer")
+    found = opened(plan_for("cifar100"), data_root=roots["cifar100"], task="infer")
     labels = torch.cat([next(found.source)[1] for _ in range(2)])
     assert torch.equal(labels, images.labels)
     assert "augment" not in found.configuration
@@ -138,13 +124,16 @@ def test_inference_reads_the_test_images_in_order(opened, roots):
 
 def test_augmentation_changes_training_images_only(opened, roots):
     root = roots["cifar100"]
-    plain, cut = (next(opened("cifar100", data_root=root, augment=on).source)[0] for on in (False, True))
+    plain, cut = (
+        next(opened(plan_for("cifar100"), data_root=root, augment=on).source)[0] for on in (False, True)
+    )
     assert not torch.equal(plain, cut)
     same = [
-        next(opened("cifar100", data_root=root, augment=on, task="infer").source)[0] for on in (False, True)
+        next(opened(plan_for("cifar100"), data_root=root, augment=on, task="infer").source)[0]
+        for on in (False, True)
     ]
     assert torch.equal(*same)
-    assert opened("cifar100", data_root=root, augment=False).configuration["augment"] is False
+    assert opened(plan_for("cifar100"), data_root=root, augment=False).configuration["augment"] is False
 
 
 # Errors.
@@ -159,7 +148,7 @@ def test_augmentation_changes_training_images_only(opened, roots):
 )
 def test_impossible_sources_are_refused_with_the_valid_ones(opened, roots, name, choices, words):
     with pytest.raises(ValueError, match=words):
-        opened(name, data_root=roots[name], **choices)
+        opened(plan_for(name), data_root=roots[name], **choices)
 
 
 @pytest.mark.parametrize(
@@ -186,16 +175,16 @@ def test_labels_without_an_output_of_the_model_are_refused(opened, roots):
     """On CUDA they would end the process."""
     plan = plan_for("cifar100", classes=10)
     with pytest.raises(ValueError, match=r"num_classes: 10 are too few for cifar100"):
-        opened("cifar100", data_root=roots["cifar100"], plan=plan)
-    opened("cifar100", plan=plan)  # synthetic labels are drawn to fit
-    opened("cifar100", data_root=roots["cifar100"], plan=plan, task="infer")  # it reads no label
-    opened("cifar100", data_root=roots["cifar100"], plan=replace(plan, reconstructs=True))
+        opened(plan, data_root=roots["cifar100"])
+    opened(plan)  # synthetic labels are drawn to fit
+    opened(plan, data_root=roots["cifar100"], task="infer")  # it reads no label
+    opened(replace(plan, reconstructs=True), data_root=roots["cifar100"])
 
 
 def test_color_images_are_not_converted_to_grey(opened, roots):
     with pytest.raises(ValueError, match="cifar100 have 3 channels, and the model reads 1"):
         TrainStep.build("zoo/wide_resnet-tiny", data="cifar100", batch_size=2, model_options={"channels": 1})
-    found = opened("mnist", data_root=roots["mnist"], plan=plan_for("mnist", shape=(3, 32, 32)))
+    found = opened(plan_for("mnist", shape=(3, 32, 32)), data_root=roots["mnist"])
     check_batches(found, plan_for("mnist", shape=(3, 32, 32)))
 
 
@@ -239,7 +228,6 @@ def test_evaluation_closed_early_leaves_no_worker(roots):
         ("zoo/autoencoder-tiny", "mnist", "mnist", {}),
         ("resnet18", "food101", "food101", {"image_size": 32, "workers": 1}),
         ("resnet18", "imagenet", "imagenet", {"image_size": 32}),
-        ("resnet18", "mnist", "mnist", {"image_size": 32}),
     ],
 )
 @pytest.mark.parametrize("kind", [TrainStep, InferStep])

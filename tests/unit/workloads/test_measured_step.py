@@ -102,12 +102,11 @@ def train(step, epochs=1, *, epoch_size=None, target=None, synchronize=lambda: N
     )
 
 
-@pytest.mark.parametrize("augment", [False, True])
-def test_digits_are_learned_in_three_epochs(augment):
+def test_digits_are_learned_in_three_epochs():
     reported = []
-    with digits(augment=augment) as step:
+    with digits(augment=True) as step:
         found = train(step, 3, target=0.5, report=reported.append)
-    assert found["accuracy"] > 0.7  # chance is 0.1; with the seed it is 0.84 augmented, 0.91 plain
+    assert found["accuracy"] > 0.7  # chance is 0.1; with the seed it is 0.84
     assert set(found) == {"first_epoch_s", "epoch_s", "accuracy", "time_to_target_s"}
     assert reported[0] == "epoch 1 of 3"
     assert reported[1].startswith("epoch 2 of 3, accuracy ")

@@ -7,13 +7,15 @@ from importlib.util import find_spec
 
 import pytest
 import torch
-from torch._dynamo.testing import CompileCounter
 
 from pytest_accel.workloads.models import build
 from pytest_accel.workloads.models.build import build_model
 from pytest_accel.workloads.tasks.segmentation import MaskPlan
 
-pytest.importorskip("segmentation_models_pytorch")
+# Found, not imported: every worker of xdist would.
+pytestmark = pytest.mark.skipif(
+    find_spec("segmentation_models_pytorch") is None, reason="needs segmentation-models-pytorch"
+)
 SEGFORMER, DEEPLAB = "zoo/segformer-b0", "zoo/deeplabv3plus-r18"
 
 
@@ -86,6 +88,8 @@ def test_forward_and_loss_are_one_graph(models, name):
     model = copy.deepcopy(models[name][0]).train().to(memory_format=torch.channels_last)
     plan = MaskPlan(name="cityscapes", batch_size=2, crop=(64, 64))
     loss = plan.loss(0.0)[1]
+    from torch._dynamo.testing import CompileCounter
+
     counter = CompileCounter()
     torch.compiler.reset()
     compiled = torch.compile(

@@ -10,7 +10,7 @@ from pytest_accel.workloads.data.files import IMAGENET_MEAN, IMAGENET_STD
 from pytest_accel.workloads.data.sources import LoaderSource
 from pytest_accel.workloads.tasks.segmentation import MaskPlan, open_cityscapes
 from tests.support.detection_sets import write_cityscapes
-from tests.support.plans import made, step_config
+from tests.support.plans import made
 
 
 def plan(**changes):
@@ -23,20 +23,6 @@ def root(tmp_path_factory):
     write_cityscapes(root / "cityscapes", images=5, size=(32, 64))
     write_cityscapes(root / "cityscapes", images=3, size=(32, 64), part="val", seed=1)
     return root
-
-
-@pytest.fixture
-def opened():
-    sources = []
-
-    def feed(plan=plan(), *, task="train", **choices):  # noqa: B008 - frozen
-        found = plan.open(step_config(task, **choices))
-        sources.append(found.source)
-        return found
-
-    yield feed
-    for source in sources:
-        source.close()
 
 
 # Batches.
@@ -90,7 +76,7 @@ def test_auxiliary_head_has_a_weight_of_two_fifths(pack):
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_cityscapes_is_read_through_the_loader(opened, root, workers):
-    found = opened(data_root=root, workers=workers)
+    found = opened(plan(), data_root=root, workers=workers)
     assert isinstance(found.source, LoaderSource)
     assert found.configuration == {
         "data_source": "files",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import pytest
 import torch
-from torch._dynamo.testing import CompileCounter
 from torch.nn import functional as F
 
 from pytest_accel.workloads.models.build import build_model
@@ -12,7 +13,8 @@ from pytest_accel.workloads.step import TrainStep
 from pytest_accel.workloads.tasks.text import Answers, QuestionPlan, span_cross_entropy
 from tests.support.plans import made
 
-pytest.importorskip("transformers")
+# Found, not imported: every worker of xdist would.
+pytestmark = pytest.mark.skipif(find_spec("transformers") is None, reason="needs transformers")
 
 SMALL = {"layers": 1, "width": 32, "heads": 2, "inner": 64}
 STEP = {"batch_size": 2, "sequence": 64, "lr": 1e-3, "model_options": SMALL}
@@ -51,6 +53,8 @@ def test_attention_mask_equals_that_of_transformers(small):
 
 
 def test_step_is_one_graph_for_any_mask(small):
+    from torch._dynamo.testing import CompileCounter
+
     counter = CompileCounter()
     model = small.train()
     step = torch.compile(

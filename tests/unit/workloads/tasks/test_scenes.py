@@ -16,7 +16,7 @@ from pytest_accel.workloads.models.build import build_model
 from pytest_accel.workloads.step import InferStep, TrainStep
 from pytest_accel.workloads.tasks.detection import MANY_SCALES, ONE_SCALE
 from tests.support.detection_sets import coco_annotations, write_coco
-from tests.support.plans import made, step_config
+from tests.support.plans import made
 from tests.support.plans import scene_plan as plan
 
 DINO, RCNN = "zoo/dino-tiny", "fasterrcnn_mobilenet_v3_large_320_fpn"
@@ -35,20 +35,6 @@ def root(tmp_path_factory):
     write_coco(root / "coco", coco_annotations(images=9))
     write_coco(root / "coco", coco_annotations(images=5), part="val2017")
     return root
-
-
-@pytest.fixture
-def opened():
-    sources = []
-
-    def feed(plan=plan(), *, task="train", **choices):  # noqa: B008 - frozen
-        found = plan.open(step_config(task, **choices))
-        sources.append(found.source)
-        return found
-
-    yield feed
-    for source in sources:
-        source.close()
 
 
 # Batches.
@@ -74,7 +60,7 @@ def test_synthetic_batches_have_the_largest_landscape_bucket():
     for model, resizing in ((DINO, MANY_SCALES), (RCNN, ONE_SCALE), ("own", ONE_SCALE)):
         found = plan(model, image_size=None)
         assert (found.resizing, found.bucket) == (resizing, (800, 1344))
-    assert plan(image_size=96).bucket == (96, 96)
+    assert plan(image_size=96).described == {"bucket": "96x96", "labels": 80, "max_gt": 100}
 
 
 # A step.
@@ -166,7 +152,7 @@ def test_compiled_step_of_dino_is_not_recompiled_for_other_boxes(monkeypatch):
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_real_images_are_read_through_the_loader(root, opened, workers):
-    feed = opened(data_root=root, workers=workers)
+    feed = opened(plan(), data_root=root, workers=workers)
     assert isinstance(feed.source, LoaderSource)
     assert feed.configuration == {
         "data_source": "files",
@@ -197,7 +183,11 @@ def test_detectors_train_on_real_images(root):
             step()
             step()
             step.check()
-            assert step.configuration["data_source"] == "files"
+            assert step.demand.flops > 1e6
+            assert (step.work, step.unit) == (2, "images")
+            expected = {"model": model, "data_source": "files", "data": "coco", "loss": "detection"}
+            shapes = {"input_shape": "3x64x64", "bucket": "64x64", "labels": 80, "max_gt": 100}
+            assert (expected | shapes).items() <= step.configuration.items()
 
 
 def test_inference_reads_the_validation_images_at_the_largest_scale(root, opened):

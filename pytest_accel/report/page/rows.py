@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from pytest_accel.report.columns import COLUMNS as RESULT_COLUMNS
 from pytest_accel.report.columns import units_per_wh
-from pytest_accel.report.kernels import HEADINGS, kernel_rows, waterfall
+from pytest_accel.report.comparison import KERNEL_HEADINGS, kernel_rows, waterfall
 from pytest_accel.report.remedies import next_commands
 from pytest_accel.report.terminal import change
 from pytest_accel.report.verdicts import VERDICTS, deciding, in_order, rank, shown_status, status_word
@@ -287,7 +287,9 @@ def details(
 def _kernels(result: Result) -> dict[str, object]:
     """Return the waterfall of a loss and the table below it; empty without two kernel tables."""
     found = result.kernels if result.has_lost else None
-    return {"bars": waterfall(found), "headings": HEADINGS, "rows": kernel_rows(found)} if found else {}
+    return (
+        {"bars": waterfall(found), "headings": KERNEL_HEADINGS, "rows": kernel_rows(found)} if found else {}
+    )
 
 
 def _line(line: ReportLine) -> tuple[str, str, str, str, str]:

@@ -14,8 +14,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from pytest_accel.report import page as document
 from pytest_accel.report import verdicts
-from pytest_accel.report.page import ReportError, document, read_plotly_js, render_page, write_page
+from pytest_accel.report.page import ReportError, read_plotly_js, render_page, write_page
 from pytest_accel.report.page.plots import energies, past, rounds, scalings, sweeps
 from pytest_accel.report.page.rows import metric, picture
 from pytest_accel.report.terminal import changed, line_of

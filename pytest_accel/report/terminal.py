@@ -6,7 +6,6 @@ import shutil
 import textwrap
 import time
 import unicodedata
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -391,11 +390,9 @@ class Progress:
         self._began = self._shown = clock()
         self.logged_s = self._began if logged_s is None else logged_s
         self._ends = None if left_s is None else self._began + left_s
-        self.spent_s: defaultdict[str, float] = defaultdict(float)  # by phase
 
     def phase(self, text: str, remaining_s: float | None) -> None:
         now = self._clock()
-        self.spent_s[self._phase] += now - self._began
         self._phase, self._began = text, now
         self._until = None if remaining_s is None else now + remaining_s
         self._show(now)
@@ -406,7 +403,6 @@ class Progress:
             self._show(now)
 
     def close(self) -> None:
-        self.spent_s[self._phase] += self._clock() - self._began
         self._write("")
 
     def text(self, now: float, width: int | None = None) -> str:

@@ -13,7 +13,7 @@ import pytest
 from pytest_accel.measure.rounds import PILOT_STEPS
 from pytest_accel.options import Settings
 from pytest_accel.platforms.catalogue import PlatformName
-from pytest_accel.session.device import WAITED_S, WARMING_S, Unfit
+from pytest_accel.session.device import WAITED_S, Unfit
 from pytest_accel.stats.baseline_quality import DEFAULT_PRIOR, BaselineQuality, FrozenTolerance, NoisePrior
 from pytest_accel.stats.causes import Cause, causes_of, disturbance, kernel_causes
 from pytest_accel.stats.comparison import configuration_changes
@@ -30,7 +30,6 @@ from pytest_accel.stats.metric_gates import (
 )
 from pytest_accel.stats.quantities import gibibytes
 from pytest_accel.stats.results import (
-    BenchmarkCost,
     ReferenceFigure,
     ScalingFigure,
     Status,
@@ -65,7 +64,6 @@ class Case:
     measurements: list[Measurement] = field(default_factory=list)
     disturbed: list[Measurement] = field(default_factory=list)  # invalid: replaced, and not judged
     device_time_s: float = 0.0  # with the start of its processes
-    warming_s: float = 0.0  # of that, also of runs that came to nothing
     scaling: ScalingFigure | None = None  # against the baseline of a smaller platform
     platform_loss: float = 0.0  # of ln(step time), shared by the platform: it is judged on the rest
     verdict: Verdict | None = None  # of its throughput
@@ -124,30 +122,15 @@ class Case:
         """Keep a run for judging, or apart where it was disturbed."""
         (self.disturbed if measurement.invalid else self.measurements).append(measurement)
 
-    @property
-    def spent(self) -> BenchmarkCost:
-        devices = 0 if self.platform.device == "cpu" else self.platform.devices
-        runs = [each.run for each in (*self.measurements, *self.disturbed)]
-        decided = bool(self.measurements or self.unfit) and not self.problem
-        return BenchmarkCost(
-            name=self.label,
-            held_s=self.device_time_s,
-            warming_s=self.warming_s,
-            devices=devices,
-            runs=runs,
-            decided=decided,
-        )
-
     @contextmanager
     def timing_devices(self) -> Iterator[None]:
         """Add the time inside to the time of its devices, less the wait for other sessions."""
         stash = self.item.config.stash
-        start_s, waited_s, warming_s = time.monotonic(), stash.get(WAITED_S, 0.0), stash.get(WARMING_S, 0.0)
+        start_s, waited_s = time.monotonic(), stash.get(WAITED_S, 0.0)
         try:
             yield
         finally:
             self.device_time_s += time.monotonic() - start_s - (stash.get(WAITED_S, 0.0) - waited_s)
-            self.warming_s += stash.get(WARMING_S, 0.0) - warming_s
 
     @property
     def may_be_replaced(self) -> bool:

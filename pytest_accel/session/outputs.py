@@ -44,7 +44,7 @@ from pytest_accel.stats.causes import common_causes, lost
 from pytest_accel.stats.environment import safe_arguments
 from pytest_accel.stats.gate import Outcome, Policy
 from pytest_accel.stats.quantities import clipped
-from pytest_accel.stats.results import SessionResults, cost_line
+from pytest_accel.stats.results import SessionResults
 from pytest_accel.stats.run import Scalar
 from pytest_accel.storage.files import is_special_file, is_writable_folder, nearest_folder, write_atomic
 from pytest_accel.storage.results import write_results
@@ -314,11 +314,8 @@ class Outputs:
                 terminal.write("\n")
             for text in left_out:
                 terminal.write_line(text)
-        noun = "recording" if self.settings.record else "verdict"
-        cost = cost_line([case.spent for case in self.session.cases.values()], noun)
         lines: Sequence[Line] = [
             *summary_lines(self.config, self.settings, results, self.findings),
-            *([(cost, {})] if cost else []),
             *self.session_lines(),
         ]
         write_lines(terminal, lines)

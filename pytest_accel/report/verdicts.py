@@ -20,8 +20,6 @@ from pytest_accel.stats.run import Scalar
 
 Effect = Literal["passes", "fails", "inconclusive", "missing_baseline", "stale_baseline", "vanished"]
 Tone = Literal["bad", "warn", "gain", "good", "mute"]
-# Where docs/guide/verdicts.md is published, with an anchor for each status; empty until the site has an address.
-DOCS_URL = ""
 _MARKUP: Mapping[Tone, Mapping[str, bool]] = {
     "bad": {"red": True, "bold": True},
     "warn": {"yellow": True},
@@ -148,11 +146,6 @@ _EXIT_STATUSES = {
     4: "pytest was called wrongly, or a baseline cannot be read",
     5: "no tests were collected",
 }
-
-
-def docs_link(status: Status) -> str:
-    """Return the address of its section in the documentation; empty while there is none."""
-    return f"{DOCS_URL}#{status.value}" if DOCS_URL else ""
 
 
 def word(status: Status) -> str:

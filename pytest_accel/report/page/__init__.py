@@ -18,14 +18,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_accel.report.page.plots import MOST_ROUNDS, Nights, past, rounds, session_plots
+from pytest_accel.report.page.plots import MOST_ROUNDS, Nights, past, rounds, sweeps
 from pytest_accel.report.page.rows import details, from_to, shortened, table, unbroken
 from pytest_accel.report.remedies import remedy
 from pytest_accel.report.terminal import way_out
 from pytest_accel.report.verdicts import (
     VERDICTS,
     deciding,
-    docs_link,
     doctor_line,
     finding_subject,
     headline_of,
@@ -121,7 +120,7 @@ def render_page(
     thinned = (
         f"To keep the page small, at most {most} rounds of a run are drawn." if most < MOST_ROUNDS else ""
     )
-    plots = session_plots(session.results)
+    plots = sweeps(session.results)
     content = {
         "session": session.session,
         "table": table(session.results),
@@ -226,10 +225,7 @@ def _context(session: SessionResults) -> dict[str, object]:
         ],
         "failures_shown": FAILURES_SHOWN,
         "names_shown": _NAMES_SHOWN,
-        "outcomes": [
-            (status.value, VERDICTS[status], docs_link(status))
-            for status in sorted(told | counts.keys(), key=rank)
-        ],
+        "outcomes": [(status.value, VERDICTS[status]) for status in sorted(told | counts.keys(), key=rank)],
         "suspects": _changes(concerned, _CHANGES_SHOWN),
         "unchanged": any(result.runs and result.baseline for result in concerned),
         "doctor_line": doctor_line(session.findings) if concerned else "",

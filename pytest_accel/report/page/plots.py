@@ -1,4 +1,4 @@
-"""Data of the plots: rounds and history of a benchmark; batch sizes, devices and energy across benchmarks."""
+"""Data of the plots: rounds and history of a benchmark; batch sizes across benchmarks."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pytest_accel.platforms.catalogue import PlatformNameError, parse_name
-from pytest_accel.report.columns import units_per_wh
 from pytest_accel.report.history import unchanged
 from pytest_accel.report.terminal import changed
 from pytest_accel.stats.comparison import was_slowed
@@ -105,10 +103,6 @@ def past(result: Result, trend: Trend | None, nights: Nights) -> dict[str, objec
 # --- across benchmarks ------------------------------------------------------------------------------
 
 
-def session_plots(results: Sequence[Result]) -> list[dict[str, object]]:
-    return [*sweeps(results), *scalings(results), *energies(results)]
-
-
 def sweeps(results: Sequence[Result]) -> list[dict[str, object]]:
     """Return throughput over batch size, a plot a workload, a line a platform and configuration, each beside its baseline's."""
     workloads: dict[tuple[str, str], dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
@@ -121,7 +115,6 @@ def sweeps(results: Sequence[Result]) -> list[dict[str, object]]:
         if swept:
             plots.append(
                 {
-                    "kind": "sweep",
                     "title": f"Throughput over batch size: {workload}",
                     "unit": f"{unit}/s",
                     "lines": [
@@ -187,41 +180,3 @@ def _line_names(lines: Mapping[str, Sequence[Result]]) -> dict[str, Sequence[Res
         ", ".join([parts[0], *(part for part in parts[1:] if part not in common)]): lines[name]
         for name, parts in keys.items()
     }
-
-
-def scalings(results: Sequence[Result]) -> list[dict[str, object]]:
-    """Return efficiency over devices, a line a benchmark, from the smaller platform where it is 1."""
-    lines: dict[str, dict[int, tuple[float, str]]] = defaultdict(dict)
-    for result in results:
-        figure = result.scaling
-        if figure is None or not (figure.efficiency > 0 and figure.speedup > 0):
-            continue
-        try:
-            few = parse_name(figure.against).devices
-        except PlatformNameError:  # in a results file of another site
-            continue
-        many = round(few * figure.speedup / figure.efficiency)
-        lines[result.name].setdefault(few, (1.0, f"{figure.against}: 100.0 %"))
-        text = f"{result.platform}: {percent(figure.efficiency)}, {figure.speedup:.2f} x {figure.against} ({figure.kind})"
-        lines[result.name][many] = (drawn(figure.efficiency), text)
-    found = [
-        {"name": name, "points": [(x, y, text) for x, (y, text) in sorted(points.items())]}
-        for name, points in lines.items()
-    ]
-    return [{"kind": "scaling", "title": "Scaling efficiency", "lines": found}] if found else []
-
-
-def energies(results: Sequence[Result]) -> list[dict[str, object]]:
-    """Return work per watt-hour against throughput, a plot a unit of work with two benchmarks or more."""
-    by_unit: dict[str, list[tuple[float, float, str, str, str]]] = defaultdict(list)
-    for result in results:
-        per_wh = units_per_wh(result)
-        if per_wh is not None and result.throughput is not None:
-            text = f"{si(result.throughput)} {result.unit}/s, {si(per_wh)} {result.unit}/Wh"
-            point = (drawn(result.throughput), drawn(per_wh), result.name, text, result.platform)
-            by_unit[result.unit].append(point)
-    return [
-        {"kind": "energy", "title": f"Energy against throughput: {unit}", "unit": unit, "points": points}
-        for unit, points in by_unit.items()
-        if len(points) > 1
-    ]

@@ -15,9 +15,8 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_accel.report import page as document
-from pytest_accel.report import verdicts
 from pytest_accel.report.page import ReportError, read_plotly_js, render_page, write_page
-from pytest_accel.report.page.plots import energies, past, rounds, scalings, sweeps
+from pytest_accel.report.page.plots import past, rounds, sweeps
 from pytest_accel.report.page.rows import metric, picture
 from pytest_accel.report.terminal import changed, line_of
 from pytest_accel.report.verdicts import VERDICTS, headline_of
@@ -34,7 +33,6 @@ from tests.support.results import (
     make_result,
     make_session,
     nights,
-    scaled,
 )
 
 LIBRARY = b"window.Plotly = {};"
@@ -202,7 +200,7 @@ def test_text_between_backticks_is_code_and_nothing_else_is_markup():
     assert "or a lone ` sign" in text
 
 
-def test_every_outcome_of_the_page_is_explained_on_it(monkeypatch):
+def test_every_outcome_of_the_page_is_explained_on_it():
     results = [make_result(status) for status in (Outcome.REGRESSED, Outcome.OK, Ending.SKIPPED)]
     page = read(*results)
     explained = page.text.partition(" Outcomes ")[2]
@@ -211,11 +209,6 @@ def test_every_outcome_of_the_page_is_explained_on_it(monkeypatch):
         assert f"{row.word} {row.meaning}" in explained
         assert f"about-{result.status.value}" in page.ids
     assert VERDICTS[Outcome.INVALID].meaning not in explained
-    assert "Examples and details" not in explained  # the documentation has no address yet
-    monkeypatch.setattr(verdicts, "DOCS_URL", "https://docs.example/verdicts.html")
-    assert 'href="https://docs.example/verdicts.html#regressed"' in render_page(
-        make_session(results), plotly_js=LIBRARY
-    )
 
 
 def test_unknown_findings_are_not_counted_as_ok():
@@ -436,16 +429,7 @@ def test_sweep_is_drawn_with_the_published_figures_beside_it():
     assert [line["name"] for line in plot["lines"]] == ["gh200, precision=bf16", "gh200, precision=fp16"]
 
 
-def test_scaling_begins_at_the_smaller_platform_and_energy_stays_within_a_unit():
-    (plot,) = scalings(scaled())
-    assert [[x, y] for x, y, _ in plot["lines"][0]["points"]] == [[1, 1.0], [4, 0.93]]
-    unknown = [replace(each, scaling=replace(each.scaling, against="?")) for each in scaled() if each.scaling]
-    assert unknown
-    assert scalings(unknown) == []
-    tokens = make_result(name="test_gpt", unit="tokens")
-    assert energies([make_result(), tokens]) == []
-    (plot,) = energies([make_result(), make_result(name="test_other"), tokens])
-    assert (plot["unit"], len(plot["points"])) == ("images", 2)
+def test_page_without_a_sweep_has_no_plots_across_benchmarks():
     assert 'id="plots"' not in render_page(make_session([make_result(Ending.SKIPPED)]), plotly_js=LIBRARY)
 
 

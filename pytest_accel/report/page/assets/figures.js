@@ -199,40 +199,6 @@ function sweepFigure(found) {
   };
 }
 
-function scalingFigure(found) {
-  const traces = found.lines.map((each, number) => styled(number, {
-    x: each.points.map(([devices]) => devices), y: each.points.map(([, efficiency]) => efficiency),
-    text: each.points.map(([, , said]) => `${short(each.name)}<br>${plain(said)}`), name: short(each.name),
-  }));
-  const counts = [...new Set(found.lines.flatMap((each) => each.points.map(([devices]) => devices)))].sort((a, b) => a - b);
-  return {
-    traces,
-    layout: {
-      height: 380, showlegend: true, shapes: [line({ xref: "paper", x0: 0, x1: 1, y0: 1, y1: 1 }, "strong-line", "dot")],
-      xaxis: { title: { text: "devices" }, type: "log", showgrid: false, tickmode: "array", tickvals: counts, ticktext: counts.map(String) },
-      yaxis: { title: { text: "throughput per device" }, tickformat: ".0%", rangemode: "tozero" },
-    },
-  };
-}
-
-/** One colour and sign a platform; both axes logarithmic where the benchmarks lie far apart. */
-function energyFigure(found) {
-  const platforms = [...new Set(found.points.map((point) => point[4]))];
-  const traces = platforms.map((platform, number) => {
-    const points = found.points.filter((point) => point[4] === platform);
-    return styled(number, {
-      x: points.map(([speed]) => speed), y: points.map(([, perWh]) => perWh), mode: "markers", name: short(platform),
-      text: points.map(([, , name, said]) => `${short(name)}<br>${plain(said)}`),
-    });
-  });
-  const speeds = found.points.map(([speed]) => speed);
-  const type = Math.max(...speeds) > 20 * Math.min(...speeds) ? "log" : "linear";
-  const axis = (unit) => ({ title: { text: `${short(found.unit, 30)}/${unit}` }, type, rangemode: "tozero", tickformat: ",", ...(type === "log" ? { dtick: 1 } : {}) });
-  return { traces, layout: { height: 380, showlegend: platforms.length > 1, xaxis: axis("s"), yaxis: axis("Wh") } };
-}
-
-const FIGURES = { sweep: sweepFigure, scaling: scalingFigure, energy: energyFigure };
-
 function styled(number, trace) {
   const tone = colour(LINES[number % LINES.length]);
   const symbol = SYMBOLS[number % SYMBOLS.length];

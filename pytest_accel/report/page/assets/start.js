@@ -13,7 +13,7 @@ const waiting = new IntersectionObserver((seen) => {
 }, { rootMargin: "100px" });
 data.plots.forEach((found) => {
   const plot = make("div", { class: "plot tall", role: "img", "aria-label": found.title });
-  planned.set(plot, () => FIGURES[found.kind](found));
+  planned.set(plot, () => sweepFigure(found));
   plots.append(make("figure", null, make("figcaption", null, isolated(found.title)), plot));
   waiting.observe(plot);
 });

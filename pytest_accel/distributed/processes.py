@@ -359,9 +359,9 @@ def processes_of(group: str) -> list[int]:
     return [pid for pid in pids if pid != os.getpid() and _belongs(pid, group)]
 
 
-def end_processes(group: str, *, patience_s: float = _KILL_S) -> list[int]:
+def end_processes(group: str) -> list[int]:
     """Send SIGKILL to a group until no process is left, since one may fork meanwhile; return those left at last."""
-    deadline = time.monotonic() + patience_s
+    deadline = time.monotonic() + _KILL_S
     while found := processes_of(group):
         for pid in found:
             _kill(pid, group)
@@ -401,14 +401,6 @@ def signal_group(pid: int, number: signal.Signals) -> None:
     """Send a signal to a process group that we started; it may be gone."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)
-
-
-def die_with_parent() -> None:
-    """Ask the kernel for SIGKILL when the thread that started this process ends."""
-    import ctypes
-
-    pr_set_pdeathsig = 1  # <linux/prctl.h>
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, int(signal.SIGKILL))
 
 
 def disable_core_dump() -> None:

@@ -159,7 +159,6 @@ class _Upgrade:
                     self._fill(slot, wanted, [name for name in found if name not in wanted])
 
     def _fill(self, slot: Slot, wanted: Sequence[str], excluded: Sequence[str]) -> None:
-        """Run one process."""
         from pytest_accel.commands.runner import InterruptedRunError
         from pytest_accel.commands.worker import exclude_arguments
         from pytest_accel.storage.results import read_results
@@ -437,7 +436,6 @@ def _prepare_isolation(work: _Upgrade, wanted: str) -> _Isolation:
 def ask_packages(
     environment: UpgradeEnvironment, runner: Runner, stem: Path, *arguments: str
 ) -> dict[str, Any]:
-    """Run `commands.overlay` there, and return its answer."""
     from pytest_accel.commands.runner import InterruptedRunError
 
     answer, log = stem.with_suffix(".json"), stem.with_suffix(".log")

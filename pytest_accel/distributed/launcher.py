@@ -266,8 +266,6 @@ def read_secret(folder: Path, name: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """What a launcher rank reports when it connects."""
-
     rank: int
     node: int
     host: str

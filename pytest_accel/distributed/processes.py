@@ -115,8 +115,6 @@ class RankSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankCommand:
-    """The pytest of every rank."""
-
     arguments: Callable[[Path], Sequence[str]]  # for a rank that may write into this folder
     directory: Path
 
@@ -133,16 +131,12 @@ class RankCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankExit:
-    """What is known of one rank after its end."""
-
     status: str = ""  # "was killed by SIGKILL", "left with exit status 3"; empty if it was ended by us
     log: str = ""  # the last lines it wrote
     stacks: str = ""  # of all its threads, if requested
 
 
 class StartedRanks(Protocol):
-    """The processes of a group."""
-
     def ended(self) -> Mapping[int, str]:
         """Return how processes have ended, by rank: "was killed by SIGKILL"."""
         ...
@@ -156,8 +150,6 @@ class StartedRanks(Protocol):
 
 
 class RankLauncher(Protocol):
-    """Starts the processes of a group, here or on other nodes."""
-
     @property
     def address(self) -> str: ...  # that the session listens on; empty: all of this machine's
     @property
@@ -178,8 +170,6 @@ def _os_errors_reported() -> Iterator[None]:
 
 
 class RankProcesses:
-    """Ranks that are children of this process."""
-
     def __init__(self, specs: Sequence[RankSpec], command: RankCommand, port: ReservedPort | None) -> None:
         self._port = port  # of their TCPStore
         self._specs: dict[int, RankSpec] = {}
@@ -270,8 +260,6 @@ class RankProcesses:
 
 
 class LocalLauncher:
-    """Starts all ranks on this machine."""
-
     address = host = LOOPBACK
 
     def start(self, spec: RankSpec, command: RankCommand) -> RankProcesses:

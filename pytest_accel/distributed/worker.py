@@ -24,8 +24,6 @@ from pytest_accel.storage.codec import FormatError, decode, loads
 
 
 class RankConnection:
-    """Receives orders and sends answers."""
-
     def __init__(self, place: RankSpec, connection: Connection, stacks: BinaryIO) -> None:
         self.place = place
         self._connection = connection

@@ -40,8 +40,6 @@ TITLES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextTable:
-    """A table of texts, for the terminal and for Markdown."""
-
     title: str = ""
     headings: tuple[str, ...]  # one that ends in `>` is of figures
     rows: tuple[tuple[str, ...], ...]
@@ -75,7 +73,6 @@ def tables(comparison: Comparison) -> list[TextTable]:
 
 
 def _columns(rows: Sequence[Row], comparison: Comparison) -> Iterator[tuple[str, list[str]]]:
-    """Yield heading and texts of each column."""
     yield "benchmark", [row.name for row in rows]
     if rows[0].metric == THROUGHPUT:
         labels = dict.fromkeys(each.side.label for each in comparison.judged)

@@ -205,7 +205,6 @@ def _named(names: Sequence[str]) -> str:
 
 
 def _machine(session: SessionResults) -> list[str]:
-    """Return the notes of the session, and what doctor found wrong."""
     lines = [f"- {prose(remark)}" for remark in session.remarks[:ITEMS]]
     for finding in pressing_findings(session.findings):
         text = str(finding.get("text", ""))

@@ -96,7 +96,6 @@ def removal(ids: Sequence[str], command: Sequence[str]) -> str:
 
 
 def _reason(results: Sequence[Result]) -> str:
-    """Return what changed for all of them, as the reason of an update."""
     changes = {result.changes for result in results}
     found = describe(changes.pop()) if len(changes) == 1 else ""
     return shlex.quote(clipped(printable(found), _REASON_CHARACTERS) or "why it may stay so")

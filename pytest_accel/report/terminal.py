@@ -97,7 +97,6 @@ def frozen_text(found: FrozenTolerance) -> str:
 
 
 def explain(verdict: Verdict) -> str:
-    """Return a verdict in words, without the names of its benchmark and metric."""
     text = in_words(
         verdict,
         observed=counted(verdict.runs, "run"),
@@ -235,7 +234,6 @@ def explanation(causes: Sequence[Cause], loss: float, changes: Sequence[Change])
 
 
 def unsteady(warmup_s: float | None) -> str:
-    """Return a note on steps that were not steady when they were timed."""
     lasted = f"a warm-up of {seconds(warmup_s)}" if warmup_s else "their warm-up"
     return (
         f"steps still drifted after {lasted}. Look for who else uses the machine; where that was all of accel_warmup, "
@@ -325,7 +323,6 @@ def _table_width(shown: Sequence[int], widths: Mapping[int, int]) -> int:
 
 
 def lines_of(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> list[str]:
-    """Return a table as lines that fit the terminal."""
     padded, left_out = padded_rows(columns, rows, screen_width())
     return [*("".join(cell.text for cell in row).rstrip() for row in padded), *left_out]
 

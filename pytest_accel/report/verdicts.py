@@ -47,7 +47,6 @@ class VerdictRow:
 
     @property
     def markup(self) -> Mapping[str, bool]:
-        """Of pytest's terminal."""
         return _MARKUP[self.tone]
 
 
@@ -153,7 +152,6 @@ def word(status: Status) -> str:
 
 
 def fails(outcome: Status, settings: Settings) -> bool:
-    """Return whether an outcome fails its test under these settings."""
     effect = VERDICTS[outcome].effect
     if effect in ("passes", "fails"):
         return effect == "fails"
@@ -161,7 +159,6 @@ def fails(outcome: Status, settings: Settings) -> bool:
 
 
 def is_resolved(status: Status) -> bool:
-    """Return whether nothing has to be done about it."""
     return VERDICTS[status].tone in ("good", "mute")
 
 
@@ -215,8 +212,6 @@ def can_rerun(result: Result) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Headline:
-    """The session in one sentence."""
-
     tone: Tone
     icon: str
     text: str
@@ -258,7 +253,6 @@ def finding_subject(finding: Mapping[str, Scalar]) -> str:
 
 
 def pressing_findings(findings: Sequence[Mapping[str, Scalar]]) -> list[Mapping[str, Scalar]]:
-    """Return what the doctor found wrong, problems first."""
     return [each for level in ("problem", "warning") for each in findings if each.get("level") == level]
 
 

@@ -150,12 +150,10 @@ class Case:
 
     @property
     def replaced(self) -> list[Measurement]:
-        """Disturbed runs that others replaced."""
         return [] if self.outcome is Outcome.INVALID else self.disturbed
 
     @property
     def missed(self) -> tuple[str, ...]:
-        """Gated metrics that were not measured, in words."""
         return self.latest.missed if self.measurements else ()
 
     @property
@@ -178,24 +176,20 @@ class Case:
 
     @property
     def throughput(self) -> float:
-        """Of the centre of the interval over all its runs."""
         return self.latest.work_per_step / interval(self.runs, self.policy).point_s
 
     @property
     def shortfalls(self) -> list[str]:
-        """References that it does not reach, in words."""
         return [reference.shortfall for reference in self.references if reference.shortfall]
 
     @property
     def environment(self) -> Environment:
-        """The environment that it was measured in, or did not fit in."""
         return self.unfit.environment if self.unfit else self.latest.environment
 
     # --- the verdict ----------------------------------------------------------------------------
 
     @property
     def policy(self) -> Policy:
-        """The gate's policy for its step times."""
         stored = self.comparable_runs() if self.measurements or self.unfit else ()
         found = self.prior.applied(self.plain_policy, stored)
         return replace(found, least_runs=2) if self.is_doubted else found
@@ -365,7 +359,6 @@ class Case:
         return diff(self._environment_of(comparable[-1]), self.environment) if comparable else ()
 
     def causes(self) -> tuple[Cause, ...]:
-        """Return what explains the loss of its throughput."""
         if not self.measurements or self.verdict is None:
             return ()
         stored = self.comparable_runs()

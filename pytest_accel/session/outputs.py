@@ -70,7 +70,6 @@ _OF_ITS_TABLE: Mapping[str, tuple[object, ...]] = {
 
 
 def register_outputs(session: BenchmarkSession, items: list[pytest.Item]) -> None:
-    """Write outputs where there are benchmarks or files to write."""
     wanted = session.settings.output_files or any(map(is_benchmark, items))
     if wanted and not is_xdist_worker(session.config):
         session.config.pluginmanager.register(Outputs(session), "accel-outputs")
@@ -98,7 +97,6 @@ class Outputs:
         self.refuse_unwritable()
 
     def refuse_unwritable(self) -> None:
-        """Refuse files that cannot be written before anything is measured."""
         pages = [file for file in self.settings.reports if file.lower().endswith(".html")]
         missing = [name for name in ("plotly", "jinja2") if find_spec(name) is None]
         if pages and missing:
@@ -125,7 +123,6 @@ class Outputs:
         self.update_json()
 
     def examine(self) -> None:
-        """Examine the machine as `pytest-accel doctor` does."""
         from pytest_accel.doctor.doctor import Roots, examine
         from pytest_accel.doctor.findings import to_plain
 

@@ -111,7 +111,6 @@ def _refuse(case: Case, why: str, kept: str) -> None:
 
 
 def _tolerance(case: Case, chosen: float | None) -> float | None:
-    """Return the tolerance to store: the requested one, else the stored one."""
     asked = chosen if chosen is not None else case.settings.fixed_tolerance
     return asked if asked is not None or case.entry is None else case.entry.tolerance
 

@@ -164,7 +164,6 @@ def _filled(template: str, item: pytest.Item) -> str:
 
 
 def reference_line(label: str, figure: ReferenceFigure) -> str:
-    """Return a line that compares this machine with one figure."""
     doubts = [each for each in (figure.differs, *figure.flags) if each]
     doubt = f" ({'; '.join(doubts)})" if doubts else ""
     assert figure.ratio is not None

@@ -38,8 +38,6 @@ _REVISION_VARIABLES = ("GITHUB_SHA", "CI_COMMIT_SHA")
 
 @dataclass(slots=True, kw_only=True)
 class ItemReports:
-    """pytest's reports of one item, its phases together."""
-
     failed: bool = False
     broken: bool = False  # failed before its teardown
     skipped: bool = False
@@ -171,7 +169,6 @@ def environments_of(cases: Iterable[Case]) -> dict[str, Environment]:
 
 
 def result_of(case: Case, reported: ItemReports) -> Result:
-    """Return the result of a benchmark that this machine can run."""
     path, line, _ = case.item.location
     lines, traceback = _explained(case, reported)
     known = Result(
@@ -276,7 +273,6 @@ def platform_result(platform: str, found: PlatformShift, notes: Iterable[str]) -
 
 
 def _failure_text(report: pytest.TestReport) -> tuple[str, tuple[str, ...]]:
-    """Return the message of a failure, and the end of what pytest shows of it."""
     shown = report.longreprtext.splitlines()
     crash = getattr(report.longrepr, "reprcrash", None)
     message = str(crash.message) if crash is not None else "\n".join(shown)

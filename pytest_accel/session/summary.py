@@ -215,7 +215,6 @@ def _remedy_lines(config: pytest.Config, settings: Settings, measured: Sequence[
 def _command_lines(
     config: pytest.Config, text: str, results: Sequence[Result], measured: Sequence[Result], options: str
 ) -> Iterator[Line]:
-    """Yield what to do, and the command that does it."""
     if LAUNCHER_RANKS in config.stash:  # the launcher's command is not known here
         yield f"{text} by adding {options} to pytest's arguments.", {}
         return

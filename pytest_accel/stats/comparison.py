@@ -34,8 +34,6 @@ _ENDINGS = {"_s": "s", "_j": "J", "_bytes": "B"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
-    """One figure, raw."""
-
     value: float
     unit: str
     low: float | None = None  # of its 95 % interval, where runs give one
@@ -108,8 +106,6 @@ NOT_VALID: Mapping[Status | None, str] = {
 
 
 class HasConfiguration(Protocol):
-    """What exactly is measured."""
-
     @property
     def configuration(self) -> Mapping[str, Scalar]: ...
 
@@ -122,8 +118,6 @@ class HasConfiguration(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One benchmark of a set."""
-
     key: str
     name: str
     values: Mapping[str, Value]  # by metric
@@ -195,7 +189,6 @@ def why_unusable(status: Status | None, runs: Sequence[Run]) -> str:
 
 
 def _policy(*tolerances: float | None) -> Policy:
-    """Return the policy with the first tolerance that is given."""
     given = next((each for each in tolerances if each is not None), None)
     return Policy() if given is None else Policy(tolerance=given)
 

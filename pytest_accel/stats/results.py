@@ -224,8 +224,6 @@ class SessionResults:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingPoint:
-    """What a number of devices achieved."""
-
     devices: int
     work_per_step: float  # of all devices together
     step: StepTime
@@ -247,7 +245,6 @@ def kernel_difference(baseline: Sequence[Run], runs: Sequence[Run]) -> KernelDif
 
 
 def scaling_figure(against: str, few: ScalingPoint, many: ScalingPoint) -> ScalingFigure:
-    """Compare more devices with fewer."""
     speedup = many.throughput / few.throughput
     efficiency = speedup * few.devices / many.devices
     return ScalingFigure(

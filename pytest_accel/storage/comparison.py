@@ -87,8 +87,6 @@ class Judged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """All columns, rows and verdicts of a comparison."""
-
     sides: tuple[Side, ...]
     held_to: tuple[int, ...]  # for each side: the position of that which its ratios are to
     rows: tuple[Row, ...]

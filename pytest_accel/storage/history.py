@@ -52,8 +52,6 @@ _T = TypeVar("_T")
 
 
 class HistoryError(StorageError):
-    """A history that cannot be used: the file, the problem and the remedy."""
-
     @staticmethod
     def default_remedy(file: str) -> str:
         name, aside = shlex.quote(file), shlex.quote(f"{file}.damaged")
@@ -228,7 +226,6 @@ class History:
         return tuple(self._decoded(Point, row[0], "points") for row in reversed(found))
 
     def trend(self, key: str, platform: str, nights: int = SEASON) -> Trend:
-        """Return the newest points of a series with its change points."""
         return trend(self.series(key, platform, nights))
 
     # --- values -------------------------------------------------------------------------------------

@@ -61,8 +61,6 @@ SeriesKey = tuple[str, str]  # the benchmark's key and its platform's disk name
 
 
 class ReportError(ValueError):
-    """A report that cannot be made; the message has the remedy."""
-
     def __init__(self, problem: str) -> None:
         super().__init__(f"{problem}. Install what is missing: pip install jinja2 plotly")
 

@@ -58,7 +58,6 @@ def _run(run: Run, work: float, most: int) -> dict[str, object]:
 
 
 def _interval(runs: Sequence[Run], work: float) -> list[float]:
-    """Return low, point and high of throughput: the terminal's ±."""
     found = interval(runs, Policy())
     return [drawn(work / seconds) for seconds in (found.high_s, found.point_s, found.low_s)]
 

@@ -109,7 +109,6 @@ def _figures(
     *,
     lesser: int = 0,
 ) -> PageColumn:
-    """Return a column of numbers; empty where there is none."""
 
     def cell(result: Result) -> PageCell:
         found = value(result)
@@ -123,7 +122,6 @@ def _verdict(result: Result) -> PageCell:
 
 
 def _change(result: Result) -> PageCell:
-    """Return by how much the throughput or metric that decided has changed."""
     verdict = _decided(result)
     if verdict is None or verdict.slowdown is None:
         return NOTHING
@@ -293,7 +291,6 @@ def _kernels(result: Result) -> dict[str, object]:
 
 
 def _line(line: ReportLine) -> tuple[str, str, str, str, str]:
-    """Return word, colour, sign, text and status."""
     text = unbroken(shortened(line.named))
     if line.status is None:
         return "note", "warn", "bang", text, ""

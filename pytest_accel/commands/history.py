@@ -129,7 +129,7 @@ def _changes(history: History, args: argparse.Namespace) -> int:
     if short:
         longest = f"it has {max(short)}" if len(short) == 1 else f"they have {max(short)} at most"
         print(f"{len(short)} too short to say: change points need {MIN_VALUES} sessions, and {longest}")
-    return int(args.fail and any(shift.is_slower for shifts in found for shift in shifts))
+    return int(args.fail and any(shift.change.relative < 0 for shifts in found for shift in shifts))
 
 
 def _import(history: History, files: list[Path]) -> None:

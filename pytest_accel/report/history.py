@@ -32,10 +32,6 @@ class Shift:
     first: Point  # of the new one
     suspects: tuple[str, ...]
 
-    @property
-    def is_slower(self) -> bool:
-        return self.change.relative < 0
-
 
 def shifts(trend: Trend, environment: Callable[[Point], Environment | None]) -> tuple[Shift, ...]:
     """Return each change point of a series with the sessions around it; `environment` is that of a point."""

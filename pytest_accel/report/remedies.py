@@ -68,7 +68,9 @@ def remedy(  # noqa: PLR0911 - one a status
             return "Record a new baseline", f"{again} --accel-update --accel-reason={_reason(results)}"
         case Outcome.NO_BASELINE:
             return "Record a baseline", f"{again} --accel-record"
-        case Outcome.INCONCLUSIVE if more := [each for each in results if _wants_more_baseline(each)]:
+        case Outcome.INCONCLUSIVE if more := [
+            each for each in results if "--accel-record" in each.text and len(each.baseline) < MAX_RUNS
+        ]:
             room = min(MAX_RUNS - len(each.baseline) for each in more)
             count = "" if room >= RECORD_RUNS else f"={room}"
             return "Add baseline runs", f"{rerun(more, command, session)} --accel-record{count}"
@@ -116,10 +118,6 @@ def _runs_a_day(result: Result, command: Sequence[str]) -> int:
     return min(_RUNS_A_DAY, (MAX_RUNS - now.runs) // max(MIN_SESSIONS - now.sessions, 1))
 
 
-def _wants_more_baseline(result: Result) -> bool:
-    return "--accel-record" in result.text and len(result.baseline) < MAX_RUNS
-
-
 def rerun(results: Sequence[Result], command: Sequence[str], session: Sequence[Result] = ()) -> str:
     """Return pytest with these node ids, the session's -m, which selects the platform, and its other options.
 
@@ -128,12 +126,9 @@ def rerun(results: Sequence[Result], command: Sequence[str], session: Sequence[R
     ids = list(dict.fromkeys(result.benchmark for result in results))
     if len(ids) > 1 and {*ids} == {each.benchmark for each in session if each.runs}:
         return shlex.join(["pytest", *without_options(command, _LEFT_OUT)])
-    return shlex.join(["pytest", *naming(ids, command), *_marker(command), *kept_options(command)])
-
-
-def _marker(command: Sequence[str]) -> list[str]:
     expression = next((value for name, value in with_values(command) if name == "-m" and value), "")
-    return ["-m", expression] if expression else []
+    marker = ["-m", expression] if expression else []
+    return shlex.join(["pytest", *naming(ids, command), *marker, *kept_options(command)])
 
 
 def keyword(name: str) -> str:

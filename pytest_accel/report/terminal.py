@@ -127,7 +127,8 @@ def in_words(  # noqa: PLR0911 - one a verdict
             others = changed(verdict.slow_group.others_loss, verdict.of)
             return f"{slow_runs(verdict)}, the others {others} ({tolerance}){against}"
         case Outcome.OK:
-            return f"{moved} ({_at_most(found, verdict.of)}; {tolerance}), {observed}"
+            side = "most" if found.high >= 0 else "least"
+            return f"{moved} (at {side} {changed(found.high, verdict.of)}; {tolerance}), {observed}"
         case Outcome.IMPROVED:
             return f"{moved} (at least {changed(found.high, verdict.of)}; {tolerance}), {observed}{gained}"
         case Outcome.INCONCLUSIVE:
@@ -172,10 +173,6 @@ def _quieten(of: str) -> str:
     )
 
 
-def _at_most(found: Estimate, of: str) -> str:
-    return f"at {'most' if found.high >= 0 else 'least'} {changed(found.high, of)}"
-
-
 def change(result: Result) -> str:
     """Return by how much what decided has changed: `10.0 % slower, accuracy 20.0 % lower`."""
     said = []
@@ -209,14 +206,11 @@ def slow_runs(verdict: Verdict) -> str:
 
 def changed(lost: float, of: str = THROUGHPUT) -> str:
     """Return a loss in words; a negative one is a gain."""
-    worse, better = _worse_and_better(of)
-    return f"{percent(lost)} {worse}" if lost >= 0 else f"{percent(-lost)} {better}"
-
-
-def _worse_and_better(of: str) -> tuple[str, str]:
     if of in {THROUGHPUT, ANCHOR}:
-        return "slower", "faster"
-    return ("more", "less") if less_is_better(of) else ("lower", "higher")
+        words = ("slower", "faster")
+    else:
+        words = ("more", "less") if less_is_better(of) else ("lower", "higher")
+    return f"{percent(abs(lost))} {words[lost < 0]}"
 
 
 def explanation(causes: Sequence[Cause], loss: float, changes: Sequence[Change]) -> list[str]:

@@ -287,7 +287,10 @@ class Case:
         if not self.measurements:
             return self._invalid()
         if self.entry is None:
-            return self._verdict(Outcome.NO_BASELINE, f"{self._not_stored()}; record it with --accel-record")
+            missing = (
+                self._stored_with_other_data() or f"baselines of {self.disk_name} hold no {self.item.name}"
+            )
+            return self._verdict(Outcome.NO_BASELINE, f"{missing}; record it with --accel-record")
         why = self.stale()
         return self._verdict(Outcome.STALE_BASELINE, why) if why else None
 
@@ -296,9 +299,6 @@ class Case:
         found, count = self.disturbed[-1].invalid, len(self.disturbed)
         reason = f"{found}; {count} runs were disturbed" if count > 1 else found
         return replace(self._verdict(Outcome.INVALID, reason), wants_another_run=self.may_be_replaced)
-
-    def _not_stored(self) -> str:
-        return self._stored_with_other_data() or f"baselines of {self.disk_name} hold no {self.item.name}"
 
     def _stored_with_other_data(self) -> str:
         others = set(both_keys(self.node_id)) - {self.key}
@@ -311,20 +311,15 @@ class Case:
         )
 
     def _does_not_fit(self, unfit: Unfit) -> Verdict:
-        """Return REGRESSED where this configuration used to fit, else DOES-NOT-FIT."""
-        stored = self.comparable_runs() if self._is_what_is_stored(unfit) else []
-        fitted = [*stored, *self.runs]
+        """Return REGRESSED where this configuration used to fit, else DOES-NOT-FIT; an unbuilt step counts as stored."""
+        known = self.entry and self.entry.configuration
+        is_stored = unfit.configuration is None or dict(known or {}) == dict(unfit.configuration)
+        fitted = [*(self.comparable_runs() if is_stored else ()), *self.runs]
         if not fitted:
             return self._verdict(Outcome.DOES_NOT_FIT, unfit.text)
         peak = max((run.peak_memory_bytes or 0 for run in fitted), default=0)
         before = f"its baseline peaked at {gibibytes(peak)}" if peak else "its baseline did"
         return self._verdict(Outcome.REGRESSED, f"does not fit any more: {unfit.text}; {before}")
-
-    def _is_what_is_stored(self, unfit: Unfit) -> bool:
-        """Whether the stored runs are of the configuration that did not fit; an unbuilt step counts as stored."""
-        if self.entry is None or unfit.configuration is None:
-            return self.entry is not None
-        return dict(self.entry.configuration) == dict(unfit.configuration)
 
     def _verdict(self, outcome: Outcome, reason: str) -> Verdict:
         return Verdict(

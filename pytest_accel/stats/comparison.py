@@ -163,7 +163,8 @@ def judged(baseline: Entry, candidate: Entry, tolerance: float | None = None) ->
         elsewhere = describe(diff_identity(baseline.environment_of(baseline.runs[-1]), newest))
         return Judgement(why_not=f"another machine ({elsewhere})", status="not-judged")
     runs = [run for run in fresh if candidate.environment_of(run).identity == newest.identity]
-    policy = _policy(tolerance, candidate.tolerance, baseline.tolerance)
+    tolerances = (tolerance, candidate.tolerance, baseline.tolerance, Policy().tolerance)
+    policy = Policy(tolerance=next(each for each in tolerances if each is not None))
     verdict = judge(stored, runs, policy)
     measured = {
         name: tolerated
@@ -186,11 +187,6 @@ def why_unusable(status: Status | None, runs: Sequence[Run]) -> str:
         return "it was not measured"
     # As in an interrupted session.
     return "nothing says how it ended" if status is Ending.NOT_MEASURED else ""
-
-
-def _policy(*tolerances: float | None) -> Policy:
-    given = next((each for each in tolerances if each is not None), None)
-    return Policy() if given is None else Policy(tolerance=given)
 
 
 def is_stored(run: Run, stored: Iterable[Run]) -> bool:

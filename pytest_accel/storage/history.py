@@ -160,7 +160,11 @@ class History:
                 (session.session, at_s, json.dumps(encode(_facts(checked))), document),
             )
             if row.rowcount:
-                measured = [each for each in checked.results if each.runs and belongs_to_series(each)]
+                measured = [
+                    each
+                    for each in checked.results
+                    if not why_unusable(each.measured_as, each.runs) and not any(map(was_slowed, each.runs))
+                ]
                 connection.executemany(
                     "INSERT INTO points VALUES (?, ?, ?, ?, ?)",
                     [
@@ -377,8 +381,3 @@ def _point(session: SessionResults, result: Result) -> str:
         tolerance=result.tolerance,
     )
     return json.dumps(encode(point))
-
-
-def belongs_to_series(result: Result) -> bool:
-    """Return whether its runs belong to the series: measured, valid, and not slowed on purpose."""
-    return not why_unusable(result.measured_as, result.runs) and not any(map(was_slowed, result.runs))

@@ -21,8 +21,8 @@ from pytest_accel.stats.paired import (
     decision_points,
     follow,
     judge_pairs,
-    notes,
     paired_policy,
+    replaced_runs,
     resolution_factor,
     swap_tolerance,
 )
@@ -308,7 +308,7 @@ def test_a_run_that_came_to_nothing_is_replaced_once(status):
     sessions = joined(first_process(), spoilt, good, *rest)
     part = follow(sessions, 5)[NAME]
     assert (part.status, len(part.new)) == (Outcome.OK, 2)
-    assert any("1 run of the new environment" in note for note in notes(sessions))
+    assert any("1 run of the new environment" in note for note in replaced_runs(sessions))
 
 
 def twice(block: int, place: int, status) -> Sessions:

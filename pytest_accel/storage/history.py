@@ -28,7 +28,7 @@ from pytest_accel.stats.metric_gates import total_slowdown
 from pytest_accel.stats.results import Result, SessionResults
 from pytest_accel.stats.run import LONGEST_STEP_S, SHORTEST_STEP_S
 from pytest_accel.storage.codec import decode, encode, loads
-from pytest_accel.storage.files import LOCK_TIMEOUT_S, StorageError, format_errors
+from pytest_accel.storage.files import LOCK_TIMEOUT_S, StorageError, format_errors, unstorable_refused
 from pytest_accel.storage.results import parse, render
 
 APPLICATION_ID = 0x61636331  # "acc1": tells ours from any other SQLite file
@@ -75,6 +75,16 @@ class SessionFacts:
     benchmarks: int
     measured: int
     failed: int
+
+    @classmethod
+    def of(cls, session: SessionResults) -> SessionFacts:
+        own = ("session", "at", "duration_s", "exit_status", "version", "host", "revision")
+        return cls(
+            **{name: getattr(session, name) for name in own},
+            benchmarks=len(session.results),
+            measured=sum(bool(result.runs) for result in session.results),
+            failed=len(session.failures),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +159,9 @@ class History:
 
     def append(self, session: SessionResults) -> bool:
         """Store a session completely or not at all; return False where it is stored already."""
-        text, checked = self._checked(session)
+        with unstorable_refused(str(self.path), HistoryError):
+            text = render(session)
+            checked = parse(text, str(self.path))  # as it will be read back
         at_s = datetime.fromisoformat(session.at).timestamp()
         document = zlib.compress(text.encode("utf-8"), 6)  # to 10 %; level 9 is slower by far for .5 % more
         with suppress(OSError):  # SQLite's error says that it cannot be opened
@@ -157,7 +169,7 @@ class History:
         with self._opened(write=True) as connection:
             row = connection.execute(
                 "INSERT OR IGNORE INTO sessions (session, at_s, facts, document) VALUES (?, ?, ?, ?)",
-                (session.session, at_s, json.dumps(encode(_facts(checked))), document),
+                (session.session, at_s, json.dumps(encode(SessionFacts.of(checked))), document),
             )
             if row.rowcount:
                 measured = [
@@ -233,16 +245,6 @@ class History:
         return trend(self.series(key, platform, nights))
 
     # --- values -------------------------------------------------------------------------------------
-
-    def _checked(self, session: SessionResults) -> tuple[str, SessionResults]:
-        """Return the document, and the session as it will be read back; a bad value must not reach the disk."""
-        try:
-            text = render(session)
-            return text, parse(text, str(self.path))
-        except (ValueError, TypeError) as error:
-            place, problem = getattr(error, "place", ""), getattr(error, "problem", str(error))
-        remedy = "Nothing was written. The measured values cannot be stored; the file itself is intact."
-        raise HistoryError(str(self.path), place, problem, remedy)
 
     def _parsed(self, session: str, document: bytes) -> SessionResults:
         try:
@@ -343,21 +345,6 @@ class History:
 
     def _error(self, problem: str, remedy: str) -> HistoryError:
         return HistoryError(str(self.path), "", problem, remedy)
-
-
-def _facts(session: SessionResults) -> SessionFacts:
-    return SessionFacts(
-        session=session.session,
-        at=session.at,
-        duration_s=session.duration_s,
-        exit_status=session.exit_status,
-        version=session.version,
-        host=session.host,
-        revision=session.revision,
-        benchmarks=len(session.results),
-        measured=sum(bool(result.runs) for result in session.results),
-        failed=len(session.failures),
-    )
 
 
 def _point(session: SessionResults, result: Result) -> str:

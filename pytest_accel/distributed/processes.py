@@ -1,7 +1,6 @@
 """Ranks as processes of this machine: what each is given, its start and its end, and what is left of it.
 
-Each rank has a supervisor as its parent, which ends all that the rank started. Where that was killed itself, processes of a
-group are found by the id in their environment, which children inherit.
+Each rank has a supervisor as its parent, which ends all that the rank started; the kernel ends the rank with it.
 """
 
 from __future__ import annotations
@@ -223,7 +222,6 @@ class RankProcesses:
                     signal_group(process.pid, signal.SIGKILL)
                     with suppress(subprocess.TimeoutExpired):
                         process.wait(_KILL_S)
-                end_processes(self._specs[rank].group_id)
                 # A running one that ended otherwise was about to end by itself.
                 by_us = process.returncode is None or (rank in running and process.returncode in _OUR_SIGNALS)
                 folder = Path(self._specs[rank].folder)
@@ -345,58 +343,6 @@ def exit_words(status: int) -> str:
         return f"was killed by {signal.Signals(-status).name}"
     except ValueError:
         return f"was killed by signal {-status}"
-
-
-# --- processes of a group ---------------------------------------------------------------------------------
-
-
-def processes_of(group: str) -> list[int]:
-    """Return the processes of a group that this user may see; `GROUP.RANK` finds one rank's.
-
-    Children inherit the environment of a rank, so grandchildren in sessions of their own are found too. A zombie has no
-    environment any more.
-    """
-    assert group, "never the groups of other sessions"
-    pids = [int(folder.name) for folder in _PROC.glob("[0-9]*")]
-    return [pid for pid in pids if pid != os.getpid() and _belongs(pid, group)]
-
-
-def end_processes(group: str) -> list[int]:
-    """Send SIGKILL to a group until no process is left, since one may fork meanwhile; return those left at last."""
-    deadline = time.monotonic() + _KILL_S
-    while found := processes_of(group):
-        for pid in found:
-            _kill(pid, group)
-        if time.monotonic() > deadline:
-            return found
-        time.sleep(_POLL_S)
-    return []
-
-
-def _kill(pid: int, group: str) -> None:
-    """Kill a process of a group: held by a descriptor, so that its pid is no other's when the signal is sent."""
-    with suppress(ProcessLookupError, PermissionError):
-        try:
-            held = os.pidfd_open(pid)
-        except ProcessLookupError:
-            return
-        except OSError:  # before Linux 5.3
-            os.kill(pid, signal.SIGKILL)
-            return
-        try:
-            if _belongs(pid, group):
-                signal.pidfd_send_signal(held, signal.SIGKILL)
-        finally:
-            os.close(held)
-
-
-def _belongs(pid: int, group: str) -> bool:
-    try:
-        environ = (_PROC / str(pid) / "environ").read_bytes()
-    except OSError:  # gone, or of another user
-        return False
-    mine = f"{GROUP_ID_VARIABLE}={group}".encode()
-    return any(each == mine or each.startswith(mine + b".") for each in environ.split(b"\0"))
 
 
 def signal_group(pid: int, number: signal.Signals) -> None:

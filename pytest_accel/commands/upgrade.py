@@ -223,8 +223,7 @@ class _Upgrade:
         """Print the comparison, write upgrade.json and upgrade.md, and return the exit status."""
         from pytest_accel.report.comparison import JUDGED, screen, upgrade_results
         from pytest_accel.report.markdown import append_step_summary, render_summary
-        from pytest_accel.report.remedies import with_values
-        from pytest_accel.report.verdicts import headline_of
+        from pytest_accel.report.verdicts import headline_of, with_values
         from pytest_accel.storage.files import write_atomic
         from pytest_accel.storage.results import write_results
 

@@ -11,8 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from pytest_accel.report.remedies import removal
-from pytest_accel.report.verdicts import deciding, word
+from pytest_accel.report.verdicts import deciding, removal, word
 from pytest_accel.stats.baseline_quality import MOST_RESOLVED, NO_GATE, FrozenTolerance
 from pytest_accel.stats.causes import Cause, cause_lines
 from pytest_accel.stats.environment import Change, describe, describe_briefly, is_setting

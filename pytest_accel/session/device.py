@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 from _pytest.outcomes import Skipped  # pytest.skip.Exception, under the name that mypy knows as a class
 
-from pytest_accel.distributed.affinity import bind_rank
+from pytest_accel.distributed.worker import bind_rank
 from pytest_accel.markers import is_benchmark
 from pytest_accel.measure.device import (
     CpuDevice,

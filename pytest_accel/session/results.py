@@ -12,7 +12,6 @@ import pytest
 
 from pytest_accel.report.columns import METRICS_IN_COLUMNS
 from pytest_accel.report.history import recurring
-from pytest_accel.report.remedies import REPLACE_RUNS
 from pytest_accel.report.terminal import (
     frozen_text,
     line_of,
@@ -21,7 +20,7 @@ from pytest_accel.report.terminal import (
     unsteady,
     vanished_text,
 )
-from pytest_accel.report.verdicts import fails, word
+from pytest_accel.report.verdicts import REPLACE_RUNS, fails, word
 from pytest_accel.session.case import Case
 from pytest_accel.session.selection import path_of, suite_of
 from pytest_accel.stats.environment import Environment

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 
 from pytest_accel.report.page.plots import MOST_ROUNDS, Nights, past, rounds
 from pytest_accel.report.page.rows import details, from_to, shortened, table, unbroken
-from pytest_accel.report.remedies import remedy
 from pytest_accel.report.terminal import way_out
 from pytest_accel.report.verdicts import (
     VERDICTS,
@@ -32,6 +31,7 @@ from pytest_accel.report.verdicts import (
     needs_attention,
     pressing_findings,
     rank,
+    remedy,
     shown_status,
 )
 from pytest_accel.stats.environment import TITLES, VARIABLE_PREFIX, Environment, safe_arguments

@@ -12,9 +12,16 @@ from typing import TypeAlias
 from pytest_accel.report.columns import COLUMNS as RESULT_COLUMNS
 from pytest_accel.report.columns import units_per_wh
 from pytest_accel.report.comparison import KERNEL_HEADINGS, kernel_rows, waterfall
-from pytest_accel.report.remedies import next_commands
 from pytest_accel.report.terminal import change
-from pytest_accel.report.verdicts import VERDICTS, deciding, in_order, rank, shown_status, status_word
+from pytest_accel.report.verdicts import (
+    VERDICTS,
+    deciding,
+    in_order,
+    next_commands,
+    rank,
+    shown_status,
+    status_word,
+)
 from pytest_accel.stats.causes import cause_lines, lost
 from pytest_accel.stats.gate import THROUGHPUT, Verdict
 from pytest_accel.stats.metric_gates import is_rate, shown_name

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_accel.report.remedies import REPLACE_RUNS
 from pytest_accel.report.terminal import frozen_text
+from pytest_accel.report.verdicts import REPLACE_RUNS
 from pytest_accel.session.recording import record as record_runs
 from pytest_accel.session.recording import refuse_disturbed
 from pytest_accel.session.results import lines_of

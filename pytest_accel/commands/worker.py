@@ -46,7 +46,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    from pytest_accel.distributed.processes import die_with_parent
+
     if config.getoption(_ONLY) or config.getoption(_LIST):
+        die_with_parent()
         config.pluginmanager.register(_StepStatus(), "accel-step-status")
 
 

@@ -351,6 +351,14 @@ def signal_group(pid: int, number: signal.Signals) -> None:
         os.killpg(pid, number)
 
 
+def die_with_parent() -> None:
+    """Ask the kernel for SIGKILL when the thread that started this process ends."""
+    import ctypes
+
+    pr_set_pdeathsig = 1  # <linux/prctl.h>
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, int(signal.SIGKILL))
+
+
 def disable_core_dump() -> None:
     """Disable core dumps of this process: those of a CUDA process take gigabytes and minutes."""
     import resource

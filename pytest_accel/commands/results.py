@@ -7,7 +7,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_accel.commands.registry import (
     BASELINES,
@@ -20,10 +19,19 @@ from pytest_accel.commands.registry import (
     history_file,
     required_history,
 )
-
-if TYPE_CHECKING:
-    from pytest_accel.stats.results import Result, SessionResults
-    from pytest_accel.storage.comparison import Comparison
+from pytest_accel.report.comparison import KERNEL_HEADINGS, kernel_rows, render
+from pytest_accel.report.history import text_table
+from pytest_accel.report.markdown import render_summary
+from pytest_accel.report.page import write_page
+from pytest_accel.report.terminal import explanation, fitted, line_text
+from pytest_accel.stats.causes import lost
+from pytest_accel.stats.gate import LOSSES
+from pytest_accel.stats.quantities import counted, did_you_mean, parse_fixed_tolerance, printable, seconds
+from pytest_accel.stats.results import Result, SessionResults
+from pytest_accel.storage.comparison import Comparison, read_sources
+from pytest_accel.storage.comparison import compare as compared
+from pytest_accel.storage.files import write_atomic
+from pytest_accel.storage.results import read_results
 
 _NO_TABLES = (
     "no kernel tables to compare: the last run of a recording and a slow repeat of a step with torch have one. "
@@ -64,10 +72,6 @@ def compare(args: argparse.Namespace) -> int:
 
     The gate judges two sets of runs of one platform.
     """
-    from pytest_accel.report.comparison import render
-    from pytest_accel.storage.comparison import compare as compared
-    from pytest_accel.storage.comparison import read_sources
-
     found = compared(
         read_sources(args.sets, baselines_folder(args)),
         metrics=args.metric,
@@ -81,8 +85,6 @@ def compare(args: argparse.Namespace) -> int:
 
 
 def _tolerance(text: str) -> float | None:
-    from pytest_accel.stats.quantities import parse_fixed_tolerance
-
     if not text:
         return None
     try:
@@ -93,8 +95,6 @@ def _tolerance(text: str) -> float | None:
 
 def _status(found: Comparison) -> int:
     """Return the exit status; a comparison that judged nothing, or misses benchmarks, is not green."""
-    from pytest_accel.stats.gate import LOSSES
-
     statuses = Counter(each.judgement.status for each in found.judged)
     regressed = sum(each.judgement.outcome in LOSSES for each in found.judged)
     counts = {
@@ -125,8 +125,6 @@ def explain(args: argparse.Namespace) -> int:
 
     Changes of operations, idle time and what is unexplained sum to the measured loss.
     """
-    from pytest_accel.storage.results import read_results
-
     found = _chosen(read_results(Path(args.results)).results, args.benchmark)
     if not found:
         print(f"{args.results}: no benchmark lost")
@@ -137,11 +135,6 @@ def explain(args: argparse.Namespace) -> int:
 
 def explained(result: Result) -> list[str]:
     """Return why one benchmark lost, in lines as wide as the terminal."""
-    from pytest_accel.report.comparison import KERNEL_HEADINGS, kernel_rows
-    from pytest_accel.report.history import text_table
-    from pytest_accel.report.terminal import fitted
-    from pytest_accel.stats.quantities import printable
-
     lines = fitted(map(printable, _lines(result)))
     if result.kernels is None:
         return [*lines, *fitted([_NO_TABLES])]
@@ -149,8 +142,6 @@ def explained(result: Result) -> list[str]:
 
 
 def _chosen(results: Sequence[Result], name: str | None) -> list[Result]:
-    from pytest_accel.stats.quantities import did_you_mean
-
     if name is None:
         return [result for result in results if result.has_lost or (result.is_platform and result.failed)]
     found = [result for result in results if name in (result.benchmark, result.name, result.label)]
@@ -164,10 +155,6 @@ def _chosen(results: Sequence[Result], name: str | None) -> list[Result]:
 
 
 def _lines(result: Result) -> Iterator[str]:
-    from pytest_accel.report.terminal import explanation, line_text
-    from pytest_accel.stats.causes import lost
-    from pytest_accel.stats.quantities import counted, seconds
-
     for line in result.lines:
         yield line_text(result.label if line.status else "", line)
     yield from explanation(result.causes, lost(result.verdict), result.changes)
@@ -200,11 +187,6 @@ def report(args: argparse.Namespace) -> int:
 
     Of results in a file, or of the history's newest session.
     """
-    from pytest_accel.report.markdown import render_summary
-    from pytest_accel.report.page import write_page
-    from pytest_accel.stats.quantities import counted, printable
-    from pytest_accel.storage.files import write_atomic
-
     history = history_file(args)
     session = _session(args, history)
     output = Path(args.output)
@@ -224,12 +206,11 @@ def report(args: argparse.Namespace) -> int:
 
 
 def _session(args: argparse.Namespace, history: Path | None) -> SessionResults:
-    from pytest_accel.storage.history import History
-    from pytest_accel.storage.results import read_results
-
     if args.results and args.session:
         raise ValueError("RESULTS.json and --session are two sessions. Name one of them.")
     if args.results:
         return read_results(Path(args.results))
+    from pytest_accel.storage.history import History
+
     kept = History(history or required_history(args))
     return kept.session(args.session) if args.session else kept.latest()

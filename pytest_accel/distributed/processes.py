@@ -25,6 +25,7 @@ from typing import Protocol
 
 from pytest_accel.options import GROUP_ID_VARIABLE, WORKER_VARIABLE
 from pytest_accel.storage.codec import encode
+from pytest_accel.storage.files import is_abandoned
 
 LOOPBACK = "127.0.0.1"
 STACKS = "stacks"  # of a rank's folder: made when the rank can write them, filled when it must
@@ -294,23 +295,8 @@ def _remove_abandoned_folders(temporary: str) -> None:
     """Remove folders of ranks whose session and supervisor were killed."""
     for folder in Path(temporary).glob(f"{_FOLDER}*"):
         with suppress(OSError):  # of another user, or removed meanwhile
-            if time.time() - folder.stat().st_mtime > _UNLOCKED_S and _is_abandoned(folder):
+            if time.time() - folder.stat().st_mtime > _UNLOCKED_S and is_abandoned(folder):
                 remove_folder(folder)
-
-
-def _is_abandoned(folder: Path) -> bool:
-    """Return whether no process holds the lock of a folder: the kernel releases it when its owner dies."""
-    try:
-        fd = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # held, or a file system without locks
-        return False
-    finally:
-        os.close(fd)
-    return True
 
 
 def remove_folder(folder: Path) -> None:

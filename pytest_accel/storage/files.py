@@ -17,7 +17,8 @@ from pytest_accel.storage.codec import FormatError
 
 LOCK_TIMEOUT_S = 30.0  # a write takes milliseconds; after thirty seconds a writer is stuck
 _LOCK_POLL_S = 0.02
-_STALE_TEMPORARY_S = 3600.0  # of writers without a lock, which need milliseconds
+_UNLOCKED_S = 1.0  # age of a temporary file that its writer must have locked, if it lives
+_STALE_TEMPORARY_S = 3600.0  # where locks say nothing; a writer needs milliseconds
 
 
 class StorageError(ValueError):
@@ -109,12 +110,14 @@ def replace_file(target: Path, data: bytes) -> None:
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         with open(fd, "wb") as stream:  # noqa: PTH123 - a descriptor has no Path
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             with suppress(FileNotFoundError):
                 os.fchmod(fd, stat.S_IMODE(target.stat().st_mode))
             stream.write(data)
             stream.flush()
             os.fsync(fd)
-            temporary.replace(target)
+            temporary.replace(target)  # while it is locked
     except BaseException:  # Ctrl-C as well
         temporary.unlink(missing_ok=True)
         raise
@@ -127,13 +130,29 @@ def replace_file(target: Path, data: bytes) -> None:
 
 
 def remove_temporaries(target: Path, *, older_than_s: float = 0.0) -> None:
-    """Remove temporary files that killed writers of this file left behind."""
+    """Remove temporary files that killed writers of this file left behind, and all that are older."""
     prefix = f".{target.name}."
     for entry in os.scandir(target.parent):
         if entry.name.startswith(prefix) and entry.name.endswith(".tmp"):
             with suppress(OSError):
-                if time.time() - entry.stat(follow_symlinks=False).st_mtime >= older_than_s:
-                    Path(entry.path).unlink()
+                age_s, path = time.time() - entry.stat(follow_symlinks=False).st_mtime, Path(entry.path)
+                if age_s >= older_than_s or (age_s >= _UNLOCKED_S and is_abandoned(path)):
+                    path.unlink()
+
+
+def is_abandoned(path: Path) -> bool:
+    """Return whether no process holds the lock of a file or folder: the kernel releases it when its owner dies."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # held, or a file system without locks
+        return False
+    finally:
+        os.close(fd)
+    return True
 
 
 def is_special_file(path: Path) -> bool:

@@ -8,13 +8,11 @@ from collections.abc import Sequence
 
 from pytest_accel.commands import (  # noqa: F401 - each registers itself
     baseline,
-    compare,
     compile,  # noqa: A004 - the name of the command
     demo,
     doctor,
-    explain,
     history,
-    report,
+    results,
     upgrade,
 )
 from pytest_accel.commands.registry import COMMANDS, GROUPS, Command

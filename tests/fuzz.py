@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from pytest_accel.commands import explain
+from pytest_accel.commands import results as commands
 from pytest_accel.distributed.group import Order, PendingOrder
 from pytest_accel.distributed.launcher import launcher_rank_from
 from pytest_accel.distributed.messages import Connection, ConnectionLost
@@ -163,7 +163,7 @@ def read_results(source: random.Random, _folder: Path) -> None:
     render_summary(session)
     render_proposal(session)
     for result in session.results:
-        explain.explained(result)
+        commands.explained(result)
     results.parse(results.render(session), "again")
     if source.random() < 0.1:
         render_page(session, plotly_js=b"")

@@ -1,1 +1,1 @@
-"""Commands of `pytest-accel`, one file a command, its arguments beside it."""
+"""Commands of `pytest-accel`, one file a topic, the arguments beside each."""

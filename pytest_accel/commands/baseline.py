@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_accel.commands.registry import (
     BASELINES,
@@ -22,10 +21,24 @@ from pytest_accel.commands.registry import (
     find_project,
     project_catalogue,
 )
-
-if TYPE_CHECKING:
-    from pytest_accel.storage.baseline_edits import EntryEdit, Tolerance
-    from pytest_accel.storage.baselines import BaselineFile
+from pytest_accel.report.baselines import ShownBenchmark, shown, shown_json
+from pytest_accel.report.markdown import render_proposal
+from pytest_accel.report.terminal import fitted
+from pytest_accel.stats.baseline_quality import platform_prior
+from pytest_accel.stats.quantities import counted, did_you_mean, inert, parse_tolerance, printable
+from pytest_accel.stats.run import both_keys, node_id_of
+from pytest_accel.storage.baseline_edits import (
+    EntryEdit,
+    Tolerance,
+    check_baselines,
+    edit_baselines,
+    remove,
+    set_anchor,
+    set_tolerance,
+)
+from pytest_accel.storage.baseline_edits import accept as accept_runs
+from pytest_accel.storage.baselines import BaselineFile, BaselineStore, runs_of_platform
+from pytest_accel.storage.results import read_results
 
 _PLATFORM: Argument = argument(
     "platform",
@@ -51,11 +64,6 @@ GROUPS["baseline"] = "Show and check baselines, add runs to them, edit them."
 )
 def show(args: argparse.Namespace) -> int:
     """Show stored runs, their noise, and the loss that they catch."""
-    from pytest_accel.report.baselines import ShownBenchmark, shown, shown_json
-    from pytest_accel.report.terminal import fitted
-    from pytest_accel.stats.baseline_quality import platform_prior
-    from pytest_accel.storage.baselines import BaselineStore, runs_of_platform
-
     folder, wanted = baselines_folder(args), by_keyword(args.keyword)
     if args.check:
         return _check(folder)
@@ -103,9 +111,6 @@ def _tolerance_of_project() -> list[str]:
 
 
 def _check(folder: Path) -> int:
-    from pytest_accel.stats.quantities import counted, inert, printable
-    from pytest_accel.storage.baseline_edits import check_baselines
-
     catalogue = project_catalogue()
     found = dict(check_baselines(folder, lambda name: catalogue.find(name.partition("-")[0]) is not None))
     if not found:
@@ -136,16 +141,11 @@ def accept(args: argparse.Namespace) -> int:
 
     Without --reason it only shows which would move.
     """
-    from pytest_accel.report.markdown import render_proposal
-    from pytest_accel.storage.baseline_edits import accept
-    from pytest_accel.storage.baselines import BaselineStore
-    from pytest_accel.storage.results import read_results
-
     session = read_results(args.results)
     if args.markdown:
         print(render_proposal(session), end="")
         return 0
-    found = accept(
+    found = accept_runs(
         BaselineStore(baselines_folder(args)),
         session,
         reason=args.reason,
@@ -186,9 +186,6 @@ def edit(args: argparse.Namespace) -> int:
 
     Without --reason it only shows what would change.
     """
-    from pytest_accel.storage.baseline_edits import edit_baselines
-    from pytest_accel.storage.baselines import BaselineStore
-
     folder, wanted = baselines_folder(args), by_keyword(args.keyword)
     if (args.tolerance is not None) + bool(args.anchor) + bool(args.remove) != 1:
         raise ValueError("Choose one of --tolerance, --anchor and --remove; each gets its own reason.")
@@ -207,8 +204,6 @@ def edit(args: argparse.Namespace) -> int:
 
 
 def _edit(args: argparse.Namespace, files: Sequence[BaselineFile]) -> EntryEdit:
-    from pytest_accel.storage.baseline_edits import remove, set_anchor, set_tolerance
-
     if args.tolerance is not None:
         return set_tolerance(_tolerance(args.tolerance), noisy_only=args.noisy)
     if args.anchor:
@@ -217,8 +212,6 @@ def _edit(args: argparse.Namespace, files: Sequence[BaselineFile]) -> EntryEdit:
 
 
 def _tolerance(text: str) -> Tolerance:
-    from pytest_accel.stats.quantities import parse_tolerance
-
     if text.strip().lower() == "default":
         return None
     try:
@@ -229,9 +222,6 @@ def _tolerance(text: str) -> Tolerance:
 
 def _keys_of(name: str, files: Sequence[BaselineFile]) -> set[str]:
     """Return the keys of an id, or of a name that only one benchmark has."""
-    from pytest_accel.stats.quantities import did_you_mean
-    from pytest_accel.stats.run import both_keys, node_id_of
-
     stored = {key for file in files for key in file.benchmarks}
     if keys := stored & {name, *both_keys(name)}:
         return keys

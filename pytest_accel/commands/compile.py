@@ -15,13 +15,22 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_accel.commands.registry import argument, command, count, duration
+from pytest_accel.commands.runner import (
+    INTERRUPTED,
+    Console,
+    InterruptedRunError,
+    Job,
+    Runner,
+    describe_exit,
+    last_lines,
+    runner_environment,
+    signals_noted,
+)
+from pytest_accel.commands.worker import DOES_NOT_FIT, list_arguments, step_arguments
+from pytest_accel.distributed.worker import rank_arguments
 from pytest_accel.stats.quantities import counted, seconds
-
-if TYPE_CHECKING:
-    from pytest_accel.commands.runner import Runner
 
 _MAX_JOBS = 8  # unless more are asked for: each takes gigabytes of the host and of the device
 _CORES_PER_JOB = 2
@@ -53,15 +62,6 @@ def compile_(args: argparse.Namespace) -> int:
 
     Each is built and runs one step. Exit status 1 where one fails.
     """
-    from pytest_accel.commands.runner import (
-        INTERRUPTED,
-        Console,
-        InterruptedRunError,
-        Runner,
-        runner_environment,
-        signals_noted,
-    )
-
     if {"--co", "--collect-only"} & {*args.for_pytest}:
         raise ValueError("--collect-only after -- would build nothing. Leave it out.")
     cores = len(os.sched_getaffinity(0))
@@ -98,8 +98,6 @@ class _Compilation:
         return Path(self.runner.environ.get(_CACHE) or Path(tempfile.gettempdir(), f"torchinductor_{user}"))
 
     def run(self, for_pytest: Sequence[str]) -> int:
-        from pytest_accel.commands.runner import InterruptedRunError
-
         begun_s = time.monotonic()
         distributed, others, arguments = self._list(for_pytest)
         self.total = len(distributed) + len(others)
@@ -114,9 +112,6 @@ class _Compilation:
 
     def _list(self, for_pytest: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
         """Return distributed benchmarks, the others, and pytest's arguments for one of them."""
-        from pytest_accel.commands.worker import list_arguments
-        from pytest_accel.distributed.worker import rank_arguments
-
         file, log = self.folder / "list.json", self.folder / "list.log"
         # Without options that write files: a list is no result.
         added = rank_arguments(shlex.split(self.runner.environ.get(_ADDOPTS, "")))
@@ -136,9 +131,6 @@ class _Compilation:
         return distributed, others, found["arguments"]
 
     def _build(self, node_ids: Sequence[str], arguments: Sequence[str], *, at_once: int) -> None:
-        from pytest_accel.commands.runner import Job, describe_exit, last_lines
-        from pytest_accel.commands.worker import step_arguments
-
         title = f"compiling, {at_once} side by side" if at_once > 1 else "compiling, one after the other"
         jobs = []
         for number, node_id in enumerate(node_ids):
@@ -184,8 +176,6 @@ class _Compilation:
 
 
 def _outcome(status: int | None, *, alone: bool) -> str:
-    from pytest_accel.commands.worker import DOES_NOT_FIT
-
     if status == 0:
         return "built"
     if status is not None and not alone:  # as where the memory of the device or of the host ran out

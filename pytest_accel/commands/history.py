@@ -8,12 +8,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_accel.commands.registry import HISTORY, argument, by_keyword, command, count, required_history
+from pytest_accel.report.history import (
+    Shift,
+    overview,
+    recurring,
+    series_table,
+    series_title,
+    sessions_table,
+    shift_lines,
+    shifts,
+)
 from pytest_accel.stats.changepoints import MIN_VALUES, SEASON
-from pytest_accel.stats.quantities import counted
+from pytest_accel.stats.environment import Environment
+from pytest_accel.stats.quantities import counted, inert, printable
+from pytest_accel.storage.codec import encode
+from pytest_accel.storage.results import read_results
 
-if TYPE_CHECKING:
-    from pytest_accel.report.history import Shift
-    from pytest_accel.stats.environment import Environment
+if TYPE_CHECKING:  # SQLite is loaded only where it is needed
     from pytest_accel.storage.history import History, Point
 
 _LISTED_SESSIONS = 20
@@ -76,8 +87,6 @@ def history(args: argparse.Namespace) -> int:
 def _list(history: History, args: argparse.Namespace) -> None:
     from dataclasses import asdict
 
-    from pytest_accel.report.history import sessions_table
-
     sessions = history.sessions(args.limit or _LISTED_SESSIONS)
     if args.json:
         print(json.dumps([asdict(each) for each in sessions], indent=2))
@@ -87,9 +96,6 @@ def _list(history: History, args: argparse.Namespace) -> None:
 
 def _show(history: History, args: argparse.Namespace) -> None:
     """Print the series of one benchmark; the shape alone where several have the name."""
-    from pytest_accel.report.history import overview, recurring, series_table, series_title
-    from pytest_accel.storage.codec import encode
-
     tracks = {each: history.series(each[1], each[0], args.limit) for each in _chosen(history, args)}
     if args.json:
         plain = [
@@ -109,7 +115,6 @@ def _show(history: History, args: argparse.Namespace) -> None:
 
 def _changes(history: History, args: argparse.Namespace) -> int:
     """Print change points; advisory, the gate does not use them."""
-    from pytest_accel.report.history import recurring, series_title, shift_lines, shifts
 
     def environment(point: Point) -> Environment | None:
         return history.session(point.session).environments.get(point.environment)
@@ -129,13 +134,10 @@ def _changes(history: History, args: argparse.Namespace) -> int:
     if short:
         longest = f"it has {max(short)}" if len(short) == 1 else f"they have {max(short)} at most"
         print(f"{len(short)} too short to say: change points need {MIN_VALUES} sessions, and {longest}")
-    return int(args.fail and any(shift.is_slower for shifts in found for shift in shifts))
+    return int(args.fail and any(shift.change.relative < 0 for each in found for shift in each))
 
 
 def _import(history: History, files: list[Path]) -> None:
-    from pytest_accel.stats.quantities import inert, printable
-    from pytest_accel.storage.results import read_results
-
     for session in [read_results(path) for path in files]:  # all, before anything is written
         is_new = history.append(session)
         print(inert(f"{printable(session.session)}  {'added' if is_new else 'was there already'}"))

@@ -23,7 +23,6 @@ _SHARED_PACKAGE = "__path__ = __import__('pkgutil').extend_path(__path__, __name
 
 
 def installed() -> dict[str, str]:
-    """Return versions by normalized name."""
     found: dict[str, str] = {}
     for each in metadata.distributions():  # in the order of sys.path: the first is the one that is imported
         if each.name:

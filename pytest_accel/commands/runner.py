@@ -106,8 +106,6 @@ def runner_environment() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One command of a runner."""
-
     name: str
     command: tuple[str, ...]
     log: Path
@@ -135,8 +133,6 @@ class _Running:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runner:
-    """Runs commands with progress."""
-
     signals: Sequence[int]  # that were noted
     console: Console
     environ: Mapping[str, str] = field(default_factory=runner_environment)

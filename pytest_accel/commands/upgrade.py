@@ -16,18 +16,43 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pytest_accel.commands.overlay import normalized, overlay_variables
 from pytest_accel.commands.registry import argument, command, count
-from pytest_accel.stats.paired import DEFAULT_BLOCKS, MAX_BLOCKS, MIN_BLOCKS, RUNS_PER_BLOCK, Slot
+from pytest_accel.commands.runner import (
+    INTERRUPTED,
+    Console,
+    InterruptedRunError,
+    Runner,
+    describe_exit,
+    last_lines,
+    signals_noted,
+)
+from pytest_accel.commands.worker import exclude_arguments
+from pytest_accel.report.comparison import JUDGED, screen, upgrade_results
+from pytest_accel.report.markdown import append_step_summary, render_summary
+from pytest_accel.report.verdicts import counts, headline_of, with_values, word
+from pytest_accel.stats.environment import TITLES, Change, Environment, describe, diff, safe_arguments
+from pytest_accel.stats.gate import Outcome
+from pytest_accel.stats.paired import (
+    ATTEMPTS,
+    DEFAULT_BLOCKS,
+    MAX_BLOCKS,
+    MIN_BLOCKS,
+    RUNS_PER_BLOCK,
+    IsolatedComponent,
+    PairedBenchmark,
+    Side,
+    Slot,
+    Swap,
+    follow,
+    swap_tolerance,
+)
 from pytest_accel.stats.quantities import counted, seconds
-from pytest_accel.stats.results import Ending
-
-if TYPE_CHECKING:
-    from pytest_accel.commands.runner import Runner
-    from pytest_accel.stats.environment import Change
-    from pytest_accel.stats.paired import IsolatedComponent, PairedBenchmark, Side, Swap
-    from pytest_accel.stats.results import SessionResults
+from pytest_accel.stats.results import Ending, SessionResults
+from pytest_accel.storage.files import relative_path, write_atomic
+from pytest_accel.storage.results import read_results, write_results
 
 _FINISHED = (0, 1)  # pytest's exit statuses: all passed, some failed
 _BROKEN = 3  # pytest's status of an internal error
@@ -71,8 +96,6 @@ def upgrade(args: argparse.Namespace) -> int:
 
     Exit status 1 where something got slower or is lost.
     """
-    from pytest_accel.commands.runner import INTERRUPTED, Console, InterruptedRunError, Runner, signals_noted
-
     _refuse_arguments(args.for_pytest)
     if not MIN_BLOCKS <= args.blocks <= MAX_BLOCKS:
         raise ValueError(
@@ -132,8 +155,6 @@ class _Upgrade:
 
     @property
     def shown(self) -> Path:
-        from pytest_accel.storage.files import relative_path
-
         return relative_path(Path.cwd(), self.folder)
 
     def measure(self) -> None:
@@ -144,8 +165,6 @@ class _Upgrade:
             self.say(f"{self.title}after block {block}: {self._summary()}")
 
     def _measure_block(self, block: int) -> None:
-        from pytest_accel.stats.paired import ATTEMPTS
-
         for place in range(1, RUNS_PER_BLOCK + 1):
             for attempt in range(1, ATTEMPTS + 1):
                 found = self.progress()
@@ -159,11 +178,6 @@ class _Upgrade:
                     self._fill(slot, wanted, [name for name in found if name not in wanted])
 
     def _fill(self, slot: Slot, wanted: Sequence[str], excluded: Sequence[str]) -> None:
-        """Run one process."""
-        from pytest_accel.commands.runner import InterruptedRunError
-        from pytest_accel.commands.worker import exclude_arguments
-        from pytest_accel.storage.results import read_results
-
         again = f"-again{slot.attempt - 1}" if slot.attempt > 1 else ""
         stem = self.folder / f"{slot.block:02d}-{slot.place}-{slot.side}{again}"
         results, log = stem.with_suffix(".json"), stem.with_suffix(".log")
@@ -202,13 +216,9 @@ class _Upgrade:
         self.sessions[slot] = session
 
     def progress(self) -> dict[str, PairedBenchmark]:
-        from pytest_accel.stats.paired import follow
-
         return follow(self.sessions, self.blocks, self.tolerances)
 
     def _summary(self) -> str:
-        from pytest_accel.report.verdicts import counts, word
-
         known = [each for each in self.progress().values() if each.status is not Ending.SKIPPED]
         done = "decided" if self.tolerances else ""  # a verdict at the tolerance of a loss is none
         words = counts("open" if each.is_open else done or word(each.shown_status) for each in known)
@@ -222,13 +232,6 @@ class _Upgrade:
 
     def report(self, status: int | None = None) -> int:
         """Print the comparison, write upgrade.json and upgrade.md, and return the exit status."""
-        from pytest_accel.report.markdown import append_step_summary, render_summary
-        from pytest_accel.report.remedies import with_values
-        from pytest_accel.report.upgrade import JUDGED, screen, upgrade_results
-        from pytest_accel.report.verdicts import headline_of
-        from pytest_accel.storage.files import write_atomic
-        from pytest_accel.storage.results import write_results
-
         is_strict = ("--accel-inconclusive", "fail") in with_values(self.arguments)
         found = upgrade_results(self.sessions, self.blocks, strict=is_strict, isolated=self.isolated)
         is_judged = any(each.status in JUDGED for each in found.results)
@@ -257,8 +260,6 @@ class _Upgrade:
 
 def _unfinished(environment: UpgradeEnvironment, status: int | None, log: Path) -> _UnfinishedError:
     """Return the error of a process that left no results, with the most common causes."""
-    from pytest_accel.commands.runner import describe_exit, last_lines
-
     ended_well = status in _FINISHED
     what = "nothing was measured there" if ended_well else f"pytest {describe_exit(status)} there"
     code = 1 if ended_well else status if status in (2, 4, 5) else _BROKEN
@@ -277,8 +278,6 @@ def _unfinished(environment: UpgradeEnvironment, status: int | None, log: Path) 
 
 def _error_in(log: Path) -> str:
     """Return the last error that pytest or Python shows; empty where there is none."""
-    from pytest_accel.commands.runner import last_lines
-
     found = re.findall(
         r"^(?:E\s+)?((?:[\w.]+(?:Error|Exception)\b|No module named).*)$",
         "\n".join(last_lines(log, 1000)),
@@ -305,7 +304,7 @@ def _new_folder(named: str | None) -> Path:
 
 
 def _refuse_arguments(arguments: Sequence[str]) -> None:
-    for option in (word.partition("=")[0] for word in arguments):
+    for option in (each.partition("=")[0] for each in arguments):
         if option in _REFUSED:
             raise ValueError(
                 f"{option} after --: leave it out. All results go into the folder of --keep, and `pytest-accel report` makes the "
@@ -326,10 +325,6 @@ class _Isolation:
     variables: Mapping[str, Mapping[str, str]]  # of each environment
 
     def measure(self) -> None:
-        from pytest_accel.stats.environment import describe
-        from pytest_accel.stats.gate import Outcome
-        from pytest_accel.stats.paired import IsolatedComponent
-
         work = self.work
         lost = {
             name: each.verdict.slowdown.point
@@ -359,9 +354,6 @@ class _Isolation:
 
     def _swap(self, number: int, changes: Sequence[Change], side: Side, lost: Mapping[str, float]) -> Swap:
         """Measure one environment beside itself with the component of the other."""
-        from pytest_accel.commands.overlay import overlay_variables
-        from pytest_accel.stats.paired import Swap, swap_tolerance
-
         work, base = self.work, self.work.environments[side]
         versions = {each.name: each.new if side == "old" else each.old for each in changes}
         names = [name for name, version in versions.items() if version is not None]
@@ -404,9 +396,6 @@ class _Isolation:
 
 def _prepare_isolation(work: _Upgrade, wanted: str) -> _Isolation:
     """Read the packages of both environments; ValueError for a name that does not differ."""
-    from pytest_accel.commands.overlay import normalized
-    from pytest_accel.stats.environment import TITLES, Environment, diff
-
     (work.folder / "isolate").mkdir()
     found = {
         side: ask_packages(each, work.runner, work.folder / "isolate" / f"packages-{side}")
@@ -437,9 +426,6 @@ def _prepare_isolation(work: _Upgrade, wanted: str) -> _Isolation:
 def ask_packages(
     environment: UpgradeEnvironment, runner: Runner, stem: Path, *arguments: str
 ) -> dict[str, Any]:
-    """Run `commands.overlay` there, and return its answer."""
-    from pytest_accel.commands.runner import InterruptedRunError
-
     answer, log = stem.with_suffix(".json"), stem.with_suffix(".log")
     command = environment.python("-m", "pytest_accel.commands.overlay", str(answer), *arguments)
     status = runner.run(command, log, title=f"packages of {environment.name}")
@@ -466,8 +452,6 @@ class UpgradeEnvironment:
     @property
     def command(self) -> str:
         """The words without credentials: CI keeps what is printed."""
-        from pytest_accel.stats.environment import safe_arguments
-
         return shlex.join(safe_arguments(self.words))
 
     @property

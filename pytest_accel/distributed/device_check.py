@@ -52,8 +52,6 @@ CPU = Sizes(384, 16 * MIB, MIB, 5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """How fast one rank's device did one kind of work while it worked alone."""
-
     kind: str  # "matrix product", "copy"
     rate: float  # FLOP/s or B/s
     rank: int
@@ -96,8 +94,6 @@ def find_stragglers(readings: Iterable[Reading]) -> tuple[Straggler, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceCheck:
-    """The same on every rank."""
-
     readings: tuple[Reading, ...]
     all_reduces: str  # in words
 
@@ -172,7 +168,6 @@ def _in_turn(ranks: Ranks, host: str, *, together: bool, work: Callable[[], T]) 
 
 
 def _rates(device: torch.device, sizes: Sizes, wait: Action, product: Product | None) -> dict[str, float]:
-    """Return the rates of this device by kind of work."""
     import torch
 
     def best_s(work: Action) -> float:

@@ -39,8 +39,6 @@ Phase = Callable[[str, float | None], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """One benchmark to run, as one platform."""
-
     node_id: str
     session: str
     platform: str
@@ -50,8 +48,6 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankAnswer:
-    """What one rank answered, or how it ended."""
-
     rank: int
     payload: Mapping[str, Any] | None = None
     exit: RankExit = field(default_factory=RankExit)

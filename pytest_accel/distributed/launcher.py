@@ -42,7 +42,6 @@ from pytest_accel.distributed.processes import (
     RankSpec,
     ReservedPort,
     WorkerError,
-    end_processes,
     listen_on_loopback,
 )
 from pytest_accel.options import GROUP_ID_VARIABLE, SECRET_VARIABLE, WORKER_VARIABLE
@@ -266,8 +265,6 @@ def read_secret(folder: Path, name: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """What a launcher rank reports when it connects."""
-
     rank: int
     node: int
     host: str
@@ -473,7 +470,6 @@ class _RemoteRanks:
                 late = f"is lost: its pytest on {other.inventory.host} did not answer within {_END_S:g} s"
                 exits[rank] = other.exit_of(self._group) or RankExit(status=late)
                 other.exits.pop(self._group, None)
-            end_processes(self._group)  # of launcher ranks of this node that are gone
             self._exits = exits
         return self._exits
 

@@ -29,8 +29,6 @@ _opened = count()
 
 @dataclass(slots=True, kw_only=True)
 class ProcessGroup(Ranks):
-    """torch's default process group, as measuring uses it."""
-
     rank: int
     size: int
     device: torch.device

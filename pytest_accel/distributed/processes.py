@@ -1,7 +1,6 @@
 """Ranks as processes of this machine: what each is given, its start and its end, and what is left of it.
 
-Each rank has a supervisor as its parent, which ends all that the rank started. Where that was killed itself, processes of a
-group are found by the id in their environment, which children inherit.
+Each rank has a supervisor as its parent, which ends all that the rank started; the kernel ends the rank with it.
 """
 
 from __future__ import annotations
@@ -115,8 +114,6 @@ class RankSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankCommand:
-    """The pytest of every rank."""
-
     arguments: Callable[[Path], Sequence[str]]  # for a rank that may write into this folder
     directory: Path
 
@@ -133,16 +130,12 @@ class RankCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankExit:
-    """What is known of one rank after its end."""
-
     status: str = ""  # "was killed by SIGKILL", "left with exit status 3"; empty if it was ended by us
     log: str = ""  # the last lines it wrote
     stacks: str = ""  # of all its threads, if requested
 
 
 class StartedRanks(Protocol):
-    """The processes of a group."""
-
     def ended(self) -> Mapping[int, str]:
         """Return how processes have ended, by rank: "was killed by SIGKILL"."""
         ...
@@ -156,8 +149,6 @@ class StartedRanks(Protocol):
 
 
 class RankLauncher(Protocol):
-    """Starts the processes of a group, here or on other nodes."""
-
     @property
     def address(self) -> str: ...  # that the session listens on; empty: all of this machine's
     @property
@@ -178,8 +169,6 @@ def _os_errors_reported() -> Iterator[None]:
 
 
 class RankProcesses:
-    """Ranks that are children of this process."""
-
     def __init__(self, specs: Sequence[RankSpec], command: RankCommand, port: ReservedPort | None) -> None:
         self._port = port  # of their TCPStore
         self._specs: dict[int, RankSpec] = {}
@@ -234,7 +223,6 @@ class RankProcesses:
                     signal_group(process.pid, signal.SIGKILL)
                     with suppress(subprocess.TimeoutExpired):
                         process.wait(_KILL_S)
-                end_processes(self._specs[rank].group_id)
                 # A running one that ended otherwise was about to end by itself.
                 by_us = process.returncode is None or (rank in running and process.returncode in _OUR_SIGNALS)
                 folder = Path(self._specs[rank].folder)
@@ -270,8 +258,6 @@ class RankProcesses:
 
 
 class LocalLauncher:
-    """Starts all ranks on this machine."""
-
     address = host = LOOPBACK
 
     def start(self, spec: RankSpec, command: RankCommand) -> RankProcesses:
@@ -343,58 +329,6 @@ def exit_words(status: int) -> str:
         return f"was killed by {signal.Signals(-status).name}"
     except ValueError:
         return f"was killed by signal {-status}"
-
-
-# --- processes of a group ---------------------------------------------------------------------------------
-
-
-def processes_of(group: str) -> list[int]:
-    """Return the processes of a group that this user may see; `GROUP.RANK` finds one rank's.
-
-    Children inherit the environment of a rank, so grandchildren in sessions of their own are found too. A zombie has no
-    environment any more.
-    """
-    assert group, "never the groups of other sessions"
-    pids = [int(folder.name) for folder in _PROC.glob("[0-9]*")]
-    return [pid for pid in pids if pid != os.getpid() and _belongs(pid, group)]
-
-
-def end_processes(group: str, *, patience_s: float = _KILL_S) -> list[int]:
-    """Send SIGKILL to a group until no process is left, since one may fork meanwhile; return those left at last."""
-    deadline = time.monotonic() + patience_s
-    while found := processes_of(group):
-        for pid in found:
-            _kill(pid, group)
-        if time.monotonic() > deadline:
-            return found
-        time.sleep(_POLL_S)
-    return []
-
-
-def _kill(pid: int, group: str) -> None:
-    """Kill a process of a group: held by a descriptor, so that its pid is no other's when the signal is sent."""
-    with suppress(ProcessLookupError, PermissionError):
-        try:
-            held = os.pidfd_open(pid)
-        except ProcessLookupError:
-            return
-        except OSError:  # before Linux 5.3
-            os.kill(pid, signal.SIGKILL)
-            return
-        try:
-            if _belongs(pid, group):
-                signal.pidfd_send_signal(held, signal.SIGKILL)
-        finally:
-            os.close(held)
-
-
-def _belongs(pid: int, group: str) -> bool:
-    try:
-        environ = (_PROC / str(pid) / "environ").read_bytes()
-    except OSError:  # gone, or of another user
-        return False
-    mine = f"{GROUP_ID_VARIABLE}={group}".encode()
-    return any(each == mine or each.startswith(mine + b".") for each in environ.split(b"\0"))
 
 
 def signal_group(pid: int, number: signal.Signals) -> None:

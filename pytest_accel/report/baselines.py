@@ -34,8 +34,6 @@ _ENVIRONMENT_FACTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownBenchmark:
-    """A stored benchmark with the noise prior of its platform."""
-
     file: BaselineFile
     key: str
     entry: BaselineEntry

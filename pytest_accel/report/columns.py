@@ -31,7 +31,6 @@ class ResultColumn:
 
 
 def columns_and_rows(results: Sequence[Result]) -> tuple[list[Column], list[list[Cell]]]:
-    """Return the columns of the terminal's table and a row for each result."""
     hidden = {"data"} if all_synthetic(results) else set()  # a line below the table says it once
     shown = [column for column in COLUMNS if column.title not in hidden]
     titles = [Column(title="benchmark"), Column(title="verdict")]
@@ -111,7 +110,6 @@ def _metric(title: str, name: str, show: Callable[[float], str], meaning: str) -
 
 
 def _of_run(title: str, name: str, show: Callable[[float], str], meaning: str) -> ResultColumn:
-    """Return the column of a figure of the newest run."""
     return ResultColumn(
         title, lambda result: show(value) if (value := getattr(result.runs[-1], name)) else "", meaning
     )

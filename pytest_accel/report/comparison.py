@@ -1,21 +1,33 @@
-"""Comparisons: a workload a row, a platform a column; as table, Markdown and JSON."""
+"""Comparisons as text: sets of figures side by side, kernels of two sets of runs, an old and a new environment."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_accel.report.history import text_table
 from pytest_accel.report.markdown import prose, table_row
-from pytest_accel.report.terminal import changed, fitted, note, verdict_line
-from pytest_accel.report.verdicts import word
+from pytest_accel.report.terminal import change, changed, fitted, in_words, line_text, note, verdict_line
+from pytest_accel.report.verdicts import in_order, status_word, word
+from pytest_accel.stats.causes import Cause, cause_text, lost
 from pytest_accel.stats.comparison import was_slowed
-from pytest_accel.stats.environment import describe
-from pytest_accel.stats.gate import LOSSES, THROUGHPUT, Outcome
+from pytest_accel.stats.environment import Change, Environment, describe, diff, diff_identity
+from pytest_accel.stats.gate import LOSSES, THROUGHPUT, Outcome, Verdict
+from pytest_accel.stats.kernels import KernelChange, KernelDifference
 from pytest_accel.stats.metric_gates import shown_name
-from pytest_accel.stats.quantities import counted, inert, percent, printable, si
-from pytest_accel.stats.results import status_of
+from pytest_accel.stats.paired import (
+    MAX_BLOCKS,
+    IsolatedComponent,
+    PairedBenchmark,
+    Sessions,
+    blocks_needed,
+    follow,
+    replaced_runs,
+)
+from pytest_accel.stats.quantities import counted, inert, percent, printable, seconds, si
+from pytest_accel.stats.results import Ending, ReportLine, Result, SessionResults, status_of
 from pytest_accel.storage.codec import encode
 from pytest_accel.storage.codec import render as render_json
 from pytest_accel.storage.comparison import Cell, Comparison, Judged, Row
@@ -38,8 +50,6 @@ TITLES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextTable:
-    """A table of texts, for the terminal and for Markdown."""
-
     title: str = ""
     headings: tuple[str, ...]  # one that ends in `>` is of figures
     rows: tuple[tuple[str, ...], ...]
@@ -73,7 +83,6 @@ def tables(comparison: Comparison) -> list[TextTable]:
 
 
 def _columns(rows: Sequence[Row], comparison: Comparison) -> Iterator[tuple[str, list[str]]]:
-    """Yield heading and texts of each column."""
     yield "benchmark", [row.name for row in rows]
     if rows[0].metric == THROUGHPUT:
         labels = dict.fromkeys(each.side.label for each in comparison.judged)
@@ -211,3 +220,215 @@ FORMATS: dict[str, Callable[[Comparison], str]] = {
     "markdown": _markdown,
     "json": _json,
 }
+
+
+# --- kernels ---------------------------------------------------------------------------------
+
+# As `text_table` takes them: the most important first, `>` ends those of figures.
+KERNEL_HEADINGS = ("a step", "change>", "of the loss>", "baseline>", "now>", "calls", "kernel")
+_SMALL = 0.01  # of the loss: such changes share a row
+_NONE_S = 1e-9
+_BARS = 8  # of operations in a waterfall
+
+
+def kernel_rows(found: KernelDifference) -> list[tuple[str, ...]]:
+    """Return the changes of operations, of idle time, what is unexplained and the measured step time; they sum up."""
+    least_s = _SMALL * abs(found.loss_s)
+    shown = [each for each in found.rows if abs(each.change_s) >= least_s]
+    small = [each for each in found.rows if abs(each.change_s) < least_s]
+    if small:
+        sums = (math.fsum(each.before_s for each in small), math.fsum(each.after_s for each in small))
+        name = f"{counted(len(small), 'operation')} nearly as before"
+        shown.append(KernelChange(operation=name, before_s=sums[0], after_s=sums[1]))
+    measured = KernelChange(operation="measured", before_s=found.before_s, after_s=found.after_s)
+    rows = [_kernel_row(found, each) for each in (*shown, found.idle)]
+    rows.append(
+        ("unexplained", signed(found.unexplained_s), _share_of_loss(found, found.unexplained_s), *[""] * 4)
+    )
+    return [*rows, _kernel_row(found, measured)]
+
+
+def _kernel_row(found: KernelDifference, each: KernelChange) -> tuple[str, ...]:
+    times = (seconds(each.before_s), seconds(each.after_s))
+    share = _share_of_loss(found, each.change_s)
+    return each.operation, signed(each.change_s), share, *times, each.calls_text, each.kernel
+
+
+def _share_of_loss(found: KernelDifference, change_s: float) -> str:
+    return percent(change_s / found.loss_s, 0) if found.loss_s else ""
+
+
+def signed(value_s: float) -> str:
+    """Return a change with its sign; less than a nanosecond is none."""
+    return f"{'-' if value_s < 0 else '+'}{seconds(abs(value_s))}" if abs(value_s) >= _NONE_S else seconds(0)
+
+
+def waterfall(found: KernelDifference) -> list[tuple[str, float]]:
+    """Return names and milliseconds: the baseline's step time, changes with small ones together, that of this session."""
+    bars = [(each.operation, each.change_s) for each in (*found.rows[:_BARS], found.idle)]
+    bars.append(("unexplained", found.unexplained_s))
+    large = [(name, change_s) for name, change_s in bars if abs(change_s) >= _SMALL * abs(found.loss_s)]
+    rest_s = found.loss_s - math.fsum(change_s for _, change_s in large)
+    rest = [("other changes", rest_s)] if abs(rest_s) >= _NONE_S else []
+    whole = [("baseline", found.before_s), *large, *rest, ("now", found.after_s)]
+    return [(name, 1e3 * value_s) for name, value_s in whole]
+
+
+# --- upgrades --------------------------------------------------------------------------------
+
+JUDGED = LOSSES | {Outcome.INCONCLUSIVE, Outcome.IMPROVED, Outcome.OK}
+_FAILS = frozenset({*LOSSES, Outcome.INVALID, Ending.FAILED})
+
+
+def upgrade_results(
+    sessions: Sessions,
+    max_blocks: int,
+    *,
+    strict: bool = False,
+    isolated: Sequence[IsolatedComponent] = (),
+) -> SessionResults:
+    """Return the results of all benchmarks, with the runs of the old environment as their baselines.
+
+    `strict`: an inconclusive benchmark fails.
+    """
+    environments = {key: each for session in sessions.values() for key, each in session.environments.items()}
+    rows = follow(sessions, max_blocks).values()
+    return replace(
+        next(iter(sessions.values())),
+        duration_s=sum(each.duration_s for each in sessions.values()),
+        command=(),
+        environments=environments,
+        results=tuple(
+            _with_causes(_result(row, environments, max_blocks, strict=strict), isolated) for row in rows
+        ),
+        findings=(),
+        remarks=tuple(replaced_runs(sessions)),
+    )
+
+
+def _result(
+    row: PairedBenchmark, environments: Mapping[str, Environment], max_blocks: int, *, strict: bool
+) -> Result:
+    is_judged = row.verdict is not None and row.status in JUDGED
+    status = status_of(row.verdict) if row.verdict and is_judged else row.status
+    lines = [ReportLine(text=explanation(row, max_blocks), status=status)]
+    if is_judged and row.failure:
+        lines.append(ReportLine(text=row.failure, status=Ending.FAILED))
+    if row.numerics:
+        lines.append(ReportLine(text=row.numerics))
+    known = [*row.new[-1:], *row.old[-1:], *filter(None, [row.ended_by])]
+    undecided = status in (Outcome.INCONCLUSIVE, Ending.NOT_GATED)
+    return replace(
+        known[0] if known else Result(benchmark=row.benchmark, status=status),
+        status=status,
+        failed=row.status in _FAILS or bool(row.failure) or (strict and undecided),
+        lines=tuple(lines),
+        traceback=row.ended_by.traceback if row.ended_by else (),
+        runs=tuple(each.runs[-1] for each in row.new),
+        baseline=tuple(each.runs[-1] for each in row.old),
+        verdicts=(row.verdict,) if row.verdict and is_judged else (),
+        changes=_changes(row, environments),
+    )
+
+
+def _changes(row: PairedBenchmark, environments: Mapping[str, Environment]) -> tuple[Change, ...]:
+    old, new = (environments.get(side[-1].environment) if side else None for side in (row.old, row.new))
+    return (*diff_identity(old, new), *diff(old, new)) if old and new else ()
+
+
+def _with_causes(result: Result, isolated: Sequence[IsolatedComponent]) -> Result:
+    """Return a regressed result with a line for each component that was swapped, and those that explain it as causes."""
+    name = result.benchmark
+    shown = [each for each in isolated if name in each.lost]
+    if not shown:
+        return result
+    causes = tuple(
+        Cause(
+            kind="package",
+            text=f"{describe(each.changes)} alone"
+            + (", shown one way only" if len(each.verdicts(name)) == 1 else ""),
+            explained=min(-math.log1p(-found.point), lost(result.verdict)),
+        )
+        for each in shown
+        if each.is_convicted(name) and (found := each.explained(name))
+    )
+    lines = [ReportLine(text=_swap_line(each, name)) for each in shown]
+    if not causes:
+        lines.append(ReportLine(text="no package was found that alone explains more than half of the loss"))
+    return replace(result, lines=(*result.lines, *lines), causes=causes)
+
+
+def _swap_line(component: IsolatedComponent, name: str) -> str:
+    """Return how much of a loss a component explains alone, and what each direction showed."""
+    ways = []
+    for swap, what, effect in (
+        (component.into_old, "OLD with NEW's", "loses"),
+        (component.out_of_new, "NEW with OLD's", "recovers"),
+    ):
+        verdict = swap.verdict(name)
+        shown = verdict.slowdown if verdict else None
+        ways.append(
+            f"{what} {effect} {percent(shown.point)}" if shown else f"{what} not possible: {swap.impossible}"
+        )
+    found = component.explained(name)
+    if found is None:
+        return f"{describe(component.changes)}: {'; '.join(ways)}"
+    share = f"{percent(found.point)[:-2]} of {percent(component.lost[name])}"
+    interval = f"{percent(found.low)[:-2]} to {percent(found.high)}"
+    return f"{describe(component.changes)} alone explains {share} ({interval}): {'; '.join(ways)}"
+
+
+def explanation(row: PairedBenchmark, max_blocks: int) -> str:
+    """Return by how much, how surely and from how many pairs; or why it was not judged."""
+    verdict = row.verdict
+    if row.why or verdict is None:
+        return row.why
+    pairs = counted(verdict.runs, "pair")
+    return in_words(verdict, observed=pairs, way_out=lambda: _remedy(verdict, max_blocks))
+
+
+def _remedy(verdict: Verdict, max_blocks: int) -> str:
+    """Return what would decide an open question."""
+    if verdict.wants_another_run:
+        return "it ended before this was decided"
+    noise, resolution = verdict.noise or 0.0, verdict.resolution or 0.0
+    needed = blocks_needed(noise, verdict.tolerance)
+    if needed is None:
+        remedy = (
+            "quieten the machine (pytest-accel doctor), measure longer (--accel-budget), or tolerate "
+            f"{percent(resolution, 0)}"
+        )
+    elif needed > max_blocks:
+        remedy = f"--blocks {needed} would hold the tolerance"
+    else:  # the noise is small enough: the loss is where both answers are half right
+        more = min(2 * max_blocks, MAX_BLOCKS)
+        remedy = f"the loss is between half the tolerance and the whole; --blocks {more} narrows it"
+    return f"noise {percent(noise)} resolves {percent(resolution)} here: {remedy}"
+
+
+def screen(session: SessionResults) -> list[str]:
+    """Return the table, what differs between the environments, and a line for each verdict."""
+    shown = [each for each in in_order(session.results) if each.status is not Ending.SKIPPED]
+    changes = dict.fromkeys(each for result in shown for each in result.changes)
+    table = TextTable(
+        headings=("benchmark", "verdict", "old>", "new>", "unit", "platform"),
+        rows=tuple(_upgrade_row(result) for result in shown),
+    )
+    lines = [
+        *session.remarks,
+        f"differs: {describe(tuple(changes)) or 'nothing in the recorded environment'}",
+        *(line_text(result.name, line) for result in shown for line in result.lines),
+        *(
+            f"cause: {result.name}: {cause_text(cause, lost(result.verdict))}"
+            for result in shown
+            for cause in result.causes
+        ),
+    ]
+    return [inert(line) for line in [*(table.lines() if shown else []), "", *fitted(map(printable, lines))]]
+
+
+def _upgrade_row(result: Result) -> tuple[str, ...]:
+    old, new = ("" if each is None else si(each) for each in (result.baseline_throughput, result.throughput))
+    unit = f"{result.unit}/s" if result.unit else ""
+    verdict = f"{status_word(result)} {change(result)}".rstrip()
+    return result.name, verdict, old, new, unit, result.platform

@@ -32,10 +32,6 @@ class Shift:
     first: Point  # of the new one
     suspects: tuple[str, ...]
 
-    @property
-    def is_slower(self) -> bool:
-        return self.change.relative < 0
-
 
 def shifts(trend: Trend, environment: Callable[[Point], Environment | None]) -> tuple[Shift, ...]:
     """Return each change point of a series with the sessions around it; `environment` is that of a point."""
@@ -96,7 +92,6 @@ def series_title(platform: str, key: str) -> str:
 
 
 def overview(title: str, points: Sequence[Point]) -> list[str]:
-    """Return the name of a benchmark, and its shape with the newest figure."""
     values = [point.throughput for point in points]
     newest = f"{si(values[-1])} {printable(points[-1].unit)}/s"
     return [title, f"  {sparkline(values)}  {newest}, {counted(len(values), 'session')}"]
@@ -143,14 +138,12 @@ def sessions_table(sessions: Sequence[SessionFacts]) -> list[str]:
 
 
 def unchanged(trend: Trend) -> str:
-    """Return the text for a series without a change."""
     if trend.is_too_short:
         return f"too short to say: change points need {MIN_VALUES} sessions"
     return "no change"
 
 
 def shift_lines(title: str, trend: Trend, found: Sequence[Shift]) -> list[str]:
-    """Return a benchmark, its shape, and each change with its suspects below."""
     lines = overview(title, trend.points)
     for each in found:
         change, unit = each.change, printable(each.first.unit)

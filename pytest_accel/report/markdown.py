@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from pytest_accel.report.remedies import remedy, rerun
 from pytest_accel.report.terminal import change
 from pytest_accel.report.verdicts import (
     VERDICTS,
@@ -27,6 +26,8 @@ from pytest_accel.report.verdicts import (
     is_resolved,
     needs_attention,
     pressing_findings,
+    remedy,
+    rerun,
     status_word,
     word,
 )
@@ -205,7 +206,6 @@ def _named(names: Sequence[str]) -> str:
 
 
 def _machine(session: SessionResults) -> list[str]:
-    """Return the notes of the session, and what doctor found wrong."""
     lines = [f"- {prose(remark)}" for remark in session.remarks[:ITEMS]]
     for finding in pressing_findings(session.findings):
         text = str(finding.get("text", ""))

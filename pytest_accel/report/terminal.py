@@ -6,14 +6,12 @@ import shutil
 import textwrap
 import time
 import unicodedata
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from pytest_accel.report.remedies import removal
-from pytest_accel.report.verdicts import deciding, word
+from pytest_accel.report.verdicts import deciding, removal, word
 from pytest_accel.stats.baseline_quality import MOST_RESOLVED, NO_GATE, FrozenTolerance
 from pytest_accel.stats.causes import Cause, cause_lines
 from pytest_accel.stats.environment import Change, describe, describe_briefly, is_setting
@@ -98,7 +96,6 @@ def frozen_text(found: FrozenTolerance) -> str:
 
 
 def explain(verdict: Verdict) -> str:
-    """Return a verdict in words, without the names of its benchmark and metric."""
     text = in_words(
         verdict,
         observed=counted(verdict.runs, "run"),
@@ -129,7 +126,8 @@ def in_words(  # noqa: PLR0911 - one a verdict
             others = changed(verdict.slow_group.others_loss, verdict.of)
             return f"{slow_runs(verdict)}, the others {others} ({tolerance}){against}"
         case Outcome.OK:
-            return f"{moved} ({_at_most(found, verdict.of)}; {tolerance}), {observed}"
+            side = "most" if found.high >= 0 else "least"
+            return f"{moved} (at {side} {changed(found.high, verdict.of)}; {tolerance}), {observed}"
         case Outcome.IMPROVED:
             return f"{moved} (at least {changed(found.high, verdict.of)}; {tolerance}), {observed}{gained}"
         case Outcome.INCONCLUSIVE:
@@ -174,10 +172,6 @@ def _quieten(of: str) -> str:
     )
 
 
-def _at_most(found: Estimate, of: str) -> str:
-    return f"at {'most' if found.high >= 0 else 'least'} {changed(found.high, of)}"
-
-
 def change(result: Result) -> str:
     """Return by how much what decided has changed: `10.0 % slower, accuracy 20.0 % lower`."""
     said = []
@@ -211,14 +205,11 @@ def slow_runs(verdict: Verdict) -> str:
 
 def changed(lost: float, of: str = THROUGHPUT) -> str:
     """Return a loss in words; a negative one is a gain."""
-    worse, better = _worse_and_better(of)
-    return f"{percent(lost)} {worse}" if lost >= 0 else f"{percent(-lost)} {better}"
-
-
-def _worse_and_better(of: str) -> tuple[str, str]:
     if of in {THROUGHPUT, ANCHOR}:
-        return "slower", "faster"
-    return ("more", "less") if less_is_better(of) else ("lower", "higher")
+        words = ("slower", "faster")
+    else:
+        words = ("more", "less") if less_is_better(of) else ("lower", "higher")
+    return f"{percent(abs(lost))} {words[lost < 0]}"
 
 
 def explanation(causes: Sequence[Cause], loss: float, changes: Sequence[Change]) -> list[str]:
@@ -236,7 +227,6 @@ def explanation(causes: Sequence[Cause], loss: float, changes: Sequence[Change])
 
 
 def unsteady(warmup_s: float | None) -> str:
-    """Return a note on steps that were not steady when they were timed."""
     lasted = f"a warm-up of {seconds(warmup_s)}" if warmup_s else "their warm-up"
     return (
         f"steps still drifted after {lasted}. Look for who else uses the machine; where that was all of accel_warmup, "
@@ -326,7 +316,6 @@ def _table_width(shown: Sequence[int], widths: Mapping[int, int]) -> int:
 
 
 def lines_of(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> list[str]:
-    """Return a table as lines that fit the terminal."""
     padded, left_out = padded_rows(columns, rows, screen_width())
     return [*("".join(cell.text for cell in row).rstrip() for row in padded), *left_out]
 
@@ -391,11 +380,9 @@ class Progress:
         self._began = self._shown = clock()
         self.logged_s = self._began if logged_s is None else logged_s
         self._ends = None if left_s is None else self._began + left_s
-        self.spent_s: defaultdict[str, float] = defaultdict(float)  # by phase
 
     def phase(self, text: str, remaining_s: float | None) -> None:
         now = self._clock()
-        self.spent_s[self._phase] += now - self._began
         self._phase, self._began = text, now
         self._until = None if remaining_s is None else now + remaining_s
         self._show(now)
@@ -406,7 +393,6 @@ class Progress:
             self._show(now)
 
     def close(self) -> None:
-        self.spent_s[self._phase] += self._clock() - self._began
         self._write("")
 
     def text(self, now: float, width: int | None = None) -> str:

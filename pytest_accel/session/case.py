@@ -13,7 +13,7 @@ import pytest
 from pytest_accel.measure.rounds import PILOT_STEPS
 from pytest_accel.options import Settings
 from pytest_accel.platforms.catalogue import PlatformName
-from pytest_accel.session.device import WAITED_S, WARMING_S, Unfit
+from pytest_accel.session.device import WAITED_S, Unfit
 from pytest_accel.stats.baseline_quality import DEFAULT_PRIOR, BaselineQuality, FrozenTolerance, NoisePrior
 from pytest_accel.stats.causes import Cause, causes_of, disturbance, kernel_causes
 from pytest_accel.stats.comparison import configuration_changes
@@ -30,7 +30,6 @@ from pytest_accel.stats.metric_gates import (
 )
 from pytest_accel.stats.quantities import gibibytes
 from pytest_accel.stats.results import (
-    BenchmarkCost,
     ReferenceFigure,
     ScalingFigure,
     Status,
@@ -65,7 +64,6 @@ class Case:
     measurements: list[Measurement] = field(default_factory=list)
     disturbed: list[Measurement] = field(default_factory=list)  # invalid: replaced, and not judged
     device_time_s: float = 0.0  # with the start of its processes
-    warming_s: float = 0.0  # of that, also of runs that came to nothing
     scaling: ScalingFigure | None = None  # against the baseline of a smaller platform
     platform_loss: float = 0.0  # of ln(step time), shared by the platform: it is judged on the rest
     verdict: Verdict | None = None  # of its throughput
@@ -124,30 +122,15 @@ class Case:
         """Keep a run for judging, or apart where it was disturbed."""
         (self.disturbed if measurement.invalid else self.measurements).append(measurement)
 
-    @property
-    def spent(self) -> BenchmarkCost:
-        devices = 0 if self.platform.device == "cpu" else self.platform.devices
-        runs = [each.run for each in (*self.measurements, *self.disturbed)]
-        decided = bool(self.measurements or self.unfit) and not self.problem
-        return BenchmarkCost(
-            name=self.label,
-            held_s=self.device_time_s,
-            warming_s=self.warming_s,
-            devices=devices,
-            runs=runs,
-            decided=decided,
-        )
-
     @contextmanager
     def timing_devices(self) -> Iterator[None]:
         """Add the time inside to the time of its devices, less the wait for other sessions."""
         stash = self.item.config.stash
-        start_s, waited_s, warming_s = time.monotonic(), stash.get(WAITED_S, 0.0), stash.get(WARMING_S, 0.0)
+        start_s, waited_s = time.monotonic(), stash.get(WAITED_S, 0.0)
         try:
             yield
         finally:
             self.device_time_s += time.monotonic() - start_s - (stash.get(WAITED_S, 0.0) - waited_s)
-            self.warming_s += stash.get(WARMING_S, 0.0) - warming_s
 
     @property
     def may_be_replaced(self) -> bool:
@@ -167,12 +150,10 @@ class Case:
 
     @property
     def replaced(self) -> list[Measurement]:
-        """Disturbed runs that others replaced."""
         return [] if self.outcome is Outcome.INVALID else self.disturbed
 
     @property
     def missed(self) -> tuple[str, ...]:
-        """Gated metrics that were not measured, in words."""
         return self.latest.missed if self.measurements else ()
 
     @property
@@ -195,24 +176,20 @@ class Case:
 
     @property
     def throughput(self) -> float:
-        """Of the centre of the interval over all its runs."""
         return self.latest.work_per_step / interval(self.runs, self.policy).point_s
 
     @property
     def shortfalls(self) -> list[str]:
-        """References that it does not reach, in words."""
         return [reference.shortfall for reference in self.references if reference.shortfall]
 
     @property
     def environment(self) -> Environment:
-        """The environment that it was measured in, or did not fit in."""
         return self.unfit.environment if self.unfit else self.latest.environment
 
     # --- the verdict ----------------------------------------------------------------------------
 
     @property
     def policy(self) -> Policy:
-        """The gate's policy for its step times."""
         stored = self.comparable_runs() if self.measurements or self.unfit else ()
         found = self.prior.applied(self.plain_policy, stored)
         return replace(found, least_runs=2) if self.is_doubted else found
@@ -310,7 +287,10 @@ class Case:
         if not self.measurements:
             return self._invalid()
         if self.entry is None:
-            return self._verdict(Outcome.NO_BASELINE, f"{self._not_stored()}; record it with --accel-record")
+            missing = (
+                self._stored_with_other_data() or f"baselines of {self.disk_name} hold no {self.item.name}"
+            )
+            return self._verdict(Outcome.NO_BASELINE, f"{missing}; record it with --accel-record")
         why = self.stale()
         return self._verdict(Outcome.STALE_BASELINE, why) if why else None
 
@@ -319,9 +299,6 @@ class Case:
         found, count = self.disturbed[-1].invalid, len(self.disturbed)
         reason = f"{found}; {count} runs were disturbed" if count > 1 else found
         return replace(self._verdict(Outcome.INVALID, reason), wants_another_run=self.may_be_replaced)
-
-    def _not_stored(self) -> str:
-        return self._stored_with_other_data() or f"baselines of {self.disk_name} hold no {self.item.name}"
 
     def _stored_with_other_data(self) -> str:
         others = set(both_keys(self.node_id)) - {self.key}
@@ -334,20 +311,15 @@ class Case:
         )
 
     def _does_not_fit(self, unfit: Unfit) -> Verdict:
-        """Return REGRESSED where this configuration used to fit, else DOES-NOT-FIT."""
-        stored = self.comparable_runs() if self._is_what_is_stored(unfit) else []
-        fitted = [*stored, *self.runs]
+        """Return REGRESSED where this configuration used to fit, else DOES-NOT-FIT; an unbuilt step counts as stored."""
+        known = self.entry and self.entry.configuration
+        is_stored = unfit.configuration is None or dict(known or {}) == dict(unfit.configuration)
+        fitted = [*(self.comparable_runs() if is_stored else ()), *self.runs]
         if not fitted:
             return self._verdict(Outcome.DOES_NOT_FIT, unfit.text)
         peak = max((run.peak_memory_bytes or 0 for run in fitted), default=0)
         before = f"its baseline peaked at {gibibytes(peak)}" if peak else "its baseline did"
         return self._verdict(Outcome.REGRESSED, f"does not fit any more: {unfit.text}; {before}")
-
-    def _is_what_is_stored(self, unfit: Unfit) -> bool:
-        """Whether the stored runs are of the configuration that did not fit; an unbuilt step counts as stored."""
-        if self.entry is None or unfit.configuration is None:
-            return self.entry is not None
-        return dict(self.entry.configuration) == dict(unfit.configuration)
 
     def _verdict(self, outcome: Outcome, reason: str) -> Verdict:
         return Verdict(
@@ -382,7 +354,6 @@ class Case:
         return diff(self._environment_of(comparable[-1]), self.environment) if comparable else ()
 
     def causes(self) -> tuple[Cause, ...]:
-        """Return what explains the loss of its throughput."""
         if not self.measurements or self.verdict is None:
             return ()
         stored = self.comparable_runs()

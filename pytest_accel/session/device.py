@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 from _pytest.outcomes import Skipped  # pytest.skip.Exception, under the name that mypy knows as a class
 
-from pytest_accel.distributed.affinity import bind_rank
+from pytest_accel.distributed.worker import bind_rank
 from pytest_accel.markers import is_benchmark
 from pytest_accel.measure.device import (
     CpuDevice,
@@ -23,7 +23,6 @@ from pytest_accel.measure.device import (
     widen_device_queues,
 )
 from pytest_accel.measure.locks import lock_devices
-from pytest_accel.measure.rounds import COMPILING, FIRST_STEP, WARMING_UP
 from pytest_accel.options import Settings, settings_of
 from pytest_accel.platforms.catalogue import PlatformName
 from pytest_accel.platforms.devices import DetectedDevice
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
 RANK_END = pytest.StashKey["RankConnection"]()  # set in a worker process only
 BINDING = pytest.StashKey[str]()  # in words, for the environment of a measurement
 WAITED_S = pytest.StashKey[float]()  # spent by this session waiting for its devices
-WARMING_S = pytest.StashKey[float]()  # spent by this session compiling and warming up, whatever came of it
 LOGGED_S = pytest.StashKey[
     float
 ]()  # when the log had its last line of progress: runs may be shorter than its interval
@@ -171,8 +169,6 @@ def live_progress(config: pytest.Config, label: str, *, left_s: float | None = N
     finally:
         progress.close()
         config.stash[LOGGED_S] = progress.logged_s
-        warming_s = sum(progress.spent_s[phase] for phase in (COMPILING, FIRST_STEP, WARMING_UP))
-        config.stash[WARMING_S] = config.stash.get(WARMING_S, 0.0) + warming_s
 
 
 def _is_live(reporter: pytest.TerminalReporter) -> bool:

@@ -76,7 +76,6 @@ class Observation:
 
     @property
     def name(self) -> str:
-        """The name of the power sources in problems."""
         return " and ".join(source.name for source in self._sources)
 
     def __enter__(self) -> Self:
@@ -142,7 +141,6 @@ class Observation:
         self._samples.append(PowerSample(at_s=at_s, power_w=power_w))
 
     def _energy(self, steps: int) -> tuple[dict[str, float], tuple[str, ...]]:
-        """Return metrics, and what is doubtful or missing."""
         if self._powered is None:
             return {}, ()
         rails = tuple(rail for source in self._sources for rail in source.rails)

@@ -44,7 +44,7 @@ from pytest_accel.stats.causes import common_causes, lost
 from pytest_accel.stats.environment import safe_arguments
 from pytest_accel.stats.gate import Outcome, Policy
 from pytest_accel.stats.quantities import clipped
-from pytest_accel.stats.results import SessionResults, cost_line
+from pytest_accel.stats.results import SessionResults
 from pytest_accel.stats.run import Scalar
 from pytest_accel.storage.files import is_special_file, is_writable_folder, nearest_folder, write_atomic
 from pytest_accel.storage.results import write_results
@@ -70,7 +70,6 @@ _OF_ITS_TABLE: Mapping[str, tuple[object, ...]] = {
 
 
 def register_outputs(session: BenchmarkSession, items: list[pytest.Item]) -> None:
-    """Write outputs where there are benchmarks or files to write."""
     wanted = session.settings.output_files or any(map(is_benchmark, items))
     if wanted and not is_xdist_worker(session.config):
         session.config.pluginmanager.register(Outputs(session), "accel-outputs")
@@ -98,7 +97,6 @@ class Outputs:
         self.refuse_unwritable()
 
     def refuse_unwritable(self) -> None:
-        """Refuse files that cannot be written before anything is measured."""
         pages = [file for file in self.settings.reports if file.lower().endswith(".html")]
         missing = [name for name in ("plotly", "jinja2") if find_spec(name) is None]
         if pages and missing:
@@ -125,7 +123,6 @@ class Outputs:
         self.update_json()
 
     def examine(self) -> None:
-        """Examine the machine as `pytest-accel doctor` does."""
         from pytest_accel.doctor.doctor import Roots, examine
         from pytest_accel.doctor.findings import to_plain
 
@@ -314,11 +311,8 @@ class Outputs:
                 terminal.write("\n")
             for text in left_out:
                 terminal.write_line(text)
-        noun = "recording" if self.settings.record else "verdict"
-        cost = cost_line([case.spent for case in self.session.cases.values()], noun)
         lines: Sequence[Line] = [
             *summary_lines(self.config, self.settings, results, self.findings),
-            *([(cost, {})] if cost else []),
             *self.session_lines(),
         ]
         write_lines(terminal, lines)

@@ -24,8 +24,6 @@ from pytest_accel.storage.baselines import BaselineEntry, BaselineError, Baselin
 from pytest_accel.storage.files import is_writable_folder, nearest_folder, replace_file
 from pytest_accel.storage.results import render
 
-_OTHER_TEMPORARY = ("/var/tmp", "/dev/shm")  # noqa: S108 - other file systems, and names that nobody foresees
-
 
 def refuse_unwritable(root: Path) -> None:
     """Refuse before measuring where nothing could be written."""
@@ -113,7 +111,6 @@ def _refuse(case: Case, why: str, kept: str) -> None:
 
 
 def _tolerance(case: Case, chosen: float | None) -> float | None:
-    """Return the tolerance to store: the requested one, else the stored one."""
     asked = chosen if chosen is not None else case.settings.fixed_tolerance
     return asked if asked is not None or case.entry is None else case.entry.tolerance
 
@@ -150,7 +147,7 @@ def refuse_disturbed(case: Case) -> None:
 def _keep(case: Case, session_id: str, at: str) -> str:
     """Write the runs to a file of results that `pytest-accel baseline accept` reads; return where they are.
 
-    Temporary files may be on the file system that is full: then another one, or the screen, has them.
+    The screen has them where temporary files are on the file system that is full.
     """
     session = SessionResults(
         session=session_id,
@@ -162,8 +159,8 @@ def _keep(case: Case, session_id: str, at: str) -> str:
         results=(replace(result_of(case, ItemReports()), status=Ending.RECORDED, tolerance=None),),
     )
     text, name = render(session), f"pytest-accel-unsaved-{secrets.token_hex(4)}.json"
-    for folder in (tempfile.gettempdir(), *_OTHER_TEMPORARY):
-        with suppress(OSError):
-            replace_file(Path(folder, name), text.encode())
-            return f"is kept in {folder}/{name}."
+    path = Path(tempfile.gettempdir(), name)
+    with suppress(OSError):
+        replace_file(path, text.encode())
+        return f"is kept in {path}."
     return f"follows, since no temporary folder has room for it:\n{text}"

@@ -6,6 +6,7 @@ import string
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,6 @@ from pytest_accel.platforms.catalogue import Catalogue, PlatformName
 from pytest_accel.platforms.machine import Machine
 from pytest_accel.session.case import Case
 from pytest_accel.stats.comparison import figures
-from pytest_accel.stats.environment import Environment
 from pytest_accel.stats.gate import THROUGHPUT, interval
 from pytest_accel.stats.measurement import Measurement
 from pytest_accel.stats.quantities import si
@@ -164,7 +164,6 @@ def _filled(template: str, item: pytest.Item) -> str:
 
 
 def reference_line(label: str, figure: ReferenceFigure) -> str:
-    """Return a line that compares this machine with one figure."""
     doubts = [each for each in (figure.differs, *figure.flags) if each]
     doubt = f" ({'; '.join(doubts)})" if doubts else ""
     assert figure.ratio is not None
@@ -197,34 +196,20 @@ def _fewest(
     case: Case, found: Measurement, store: BaselineStore, machine: Machine
 ) -> tuple[PlatformName, ScalingPoint] | None:
     """Return the smallest platform of this device with a baseline of the same configuration."""
-    for platform in _smaller(case.platform):
+    nodes, per_node = (range(1, count + 1) for count in (case.platform.nodes, case.platform.per_node))
+    sizes = [PlatformName(case.platform.device, *size) for size in product(per_node, nodes)]
+    for platform in sorted(sizes, key=lambda size: (size.devices, size.nodes)):
+        if platform.devices >= case.platform.devices:
+            break
         # A bad file is not selected here: a session that selects it reports the error.
         file = store.read_usable(machine.disk_name(platform), case.suite)
         entry = file.benchmarks.get(baseline_key(case.node_id, found.configuration)) if file else None
         if file is None or entry is None or dict(entry.configuration) != dict(found.configuration):
             continue
-        runs = [run for run in entry.runs if _alike(file.environments[run.environment], found.environment)]
-        if runs:
+        ours = {**found.environment.identity, "device_count": ""}
+        stored = {key: {**each.identity, "device_count": ""} for key, each in file.environments.items()}
+        if runs := [run for run in entry.runs if stored[run.environment] == ours]:
             step = interval(runs, case.policy)
-            return platform, ScalingPoint(
-                devices=platform.devices, work_per_step=entry.work_per_step, step=step
-            )
+            point = ScalingPoint(devices=platform.devices, work_per_step=entry.work_per_step, step=step)
+            return platform, point
     return None
-
-
-def _smaller(platform: PlatformName) -> Iterator[PlatformName]:
-    sizes = [
-        PlatformName(platform.device, per_node, nodes)
-        for nodes in range(1, platform.nodes + 1)
-        for per_node in range(1, platform.per_node + 1)
-    ]
-    yield from sorted(
-        (size for size in sizes if size.devices < platform.devices),
-        key=lambda size: (size.devices, size.nodes),
-    )
-
-
-def _alike(then: Environment, now: Environment) -> bool:
-    """Whether two environments differ only in the number of devices."""
-    fields = then.identity.keys() | now.identity.keys()
-    return all(then.identity.get(name) == now.identity.get(name) for name in fields - {"device_count"})

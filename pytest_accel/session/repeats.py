@@ -125,8 +125,6 @@ def _is_regressed(case: Case) -> bool:
 
 @dataclass(slots=True, kw_only=True)
 class Repeats:
-    """The benchmarks that wait for another run."""
-
     config: pytest.Config
     settings: Settings
     cases: Mapping[str, Case]  # of the session, by node id

@@ -67,7 +67,6 @@ class Finisher:
         apply_verdict(case, report)
 
     def finish(self, case: Case) -> None:
-        """Record a case after its last run if recording, and log its reports."""
         if self.settings.record:
             if case.measurements or case.disturbed or case.problem or case.skipped or case.unfit:
                 refuse_disturbed(case)
@@ -95,7 +94,6 @@ class Finisher:
 
 
 def apply_verdict(case: Case, report: pytest.TestReport) -> None:
-    """Turn the report of a benchmark's call into its verdict."""
     if case.verdict is None:
         return
     report.user_properties.extend(properties(case))

@@ -12,7 +12,6 @@ import pytest
 
 from pytest_accel.report.columns import METRICS_IN_COLUMNS
 from pytest_accel.report.history import recurring
-from pytest_accel.report.remedies import REPLACE_RUNS
 from pytest_accel.report.terminal import (
     frozen_text,
     line_of,
@@ -21,7 +20,7 @@ from pytest_accel.report.terminal import (
     unsteady,
     vanished_text,
 )
-from pytest_accel.report.verdicts import fails, word
+from pytest_accel.report.verdicts import REPLACE_RUNS, fails, word
 from pytest_accel.session.case import Case
 from pytest_accel.session.selection import path_of, suite_of
 from pytest_accel.stats.environment import Environment
@@ -38,8 +37,6 @@ _REVISION_VARIABLES = ("GITHUB_SHA", "CI_COMMIT_SHA")
 
 @dataclass(slots=True, kw_only=True)
 class ItemReports:
-    """pytest's reports of one item, its phases together."""
-
     failed: bool = False
     broken: bool = False  # failed before its teardown
     skipped: bool = False
@@ -171,7 +168,6 @@ def environments_of(cases: Iterable[Case]) -> dict[str, Environment]:
 
 
 def result_of(case: Case, reported: ItemReports) -> Result:
-    """Return the result of a benchmark that this machine can run."""
     path, line, _ = case.item.location
     lines, traceback = _explained(case, reported)
     known = Result(
@@ -276,7 +272,6 @@ def platform_result(platform: str, found: PlatformShift, notes: Iterable[str]) -
 
 
 def _failure_text(report: pytest.TestReport) -> tuple[str, tuple[str, ...]]:
-    """Return the message of a failure, and the end of what pytest shows of it."""
     shown = report.longreprtext.splitlines()
     crash = getattr(report.longrepr, "reprcrash", None)
     message = str(crash.message) if crash is not None else "\n".join(shown)

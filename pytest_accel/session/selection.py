@@ -139,11 +139,6 @@ def suite_of(item: pytest.Item) -> str:
     return suite_of_path(item.path.as_posix())
 
 
-def is_from_wheel(item: pytest.Item) -> bool:
-    """Whether an item belongs to the suites in the wheel; `suites/conftest.py` gives those their names."""
-    return item.path.is_relative_to(_WHEEL_SUITES)
-
-
 def refuse_shared_ids(benchmarks: Iterable[pytest.Item], root: Path) -> None:
     """Refuse node ids that name two benchmarks, or files outside the root directory."""
     seen: set[str] = set()
@@ -152,7 +147,7 @@ def refuse_shared_ids(benchmarks: Iterable[pytest.Item], root: Path) -> None:
             raise pytest.UsageError(
                 f"two benchmarks have the id {item.nodeid}: a baseline cannot tell them apart."
             )
-        if not item.path.is_relative_to(root) and not is_from_wheel(item):
+        if not item.path.is_relative_to(root) and not item.path.is_relative_to(_WHEEL_SUITES):
             raise pytest.UsageError(
                 f"{item.path} lies outside the root directory {root}, from which baselines name their benchmarks. "
                 "Choose another with --rootdir."

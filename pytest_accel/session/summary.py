@@ -18,9 +18,8 @@ from pytest_accel.distributed.device_check import DeviceCheck, find_stragglers
 from pytest_accel.options import Settings, baselines_root
 from pytest_accel.platforms.catalogue import PlatformName
 from pytest_accel.report.columns import all_synthetic
-from pytest_accel.report.remedies import REPLACE, is_too_noisy, naming, rerun
 from pytest_accel.report.terminal import fitted, line_text, note
-from pytest_accel.report.verdicts import VERDICTS, doctor_line
+from pytest_accel.report.verdicts import REPLACE, VERDICTS, doctor_line, is_too_noisy, naming, rerun
 from pytest_accel.session.case import Case
 from pytest_accel.session.launcher import LAUNCHER_RANKS
 from pytest_accel.session.references import reference_line
@@ -215,7 +214,6 @@ def _remedy_lines(config: pytest.Config, settings: Settings, measured: Sequence[
 def _command_lines(
     config: pytest.Config, text: str, results: Sequence[Result], measured: Sequence[Result], options: str
 ) -> Iterator[Line]:
-    """Yield what to do, and the command that does it."""
     if LAUNCHER_RANKS in config.stash:  # the launcher's command is not known here
         yield f"{text} by adding {options} to pytest's arguments.", {}
         return

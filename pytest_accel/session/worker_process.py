@@ -154,7 +154,11 @@ class WorkerProcess:
         except KeyboardInterrupt:
             return ItemResult.failed("KeyboardInterrupt", stop={})
         for report in self._reports:
-            report.sections = [(title, _shortened(text)) for title, text in without_traces(report.sections)]
+            # Of long output the end matters most.
+            report.sections = [
+                (title, text if len(text) <= _MAX_OUTPUT else f"[...]\n{text[-_MAX_OUTPUT:]}")
+                for title, text in without_traces(report.sections)
+            ]
         serialize = self._config.hook.pytest_report_to_serializable
         return ItemResult(
             **self._outcome(item),
@@ -211,11 +215,6 @@ def without_traces(sections: Sequence[tuple[str, str]]) -> list[tuple[str, str]]
         for title, text in sections
     ]
     return [(title, text) for title, text in kept if text]
-
-
-def _shortened(text: str) -> str:
-    """Cut long output at its start: the end matters most."""
-    return text if len(text) <= _MAX_OUTPUT else f"[...]\n{text[-_MAX_OUTPUT:]}"
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever a test left in its properties

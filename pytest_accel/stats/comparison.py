@@ -34,8 +34,6 @@ _ENDINGS = {"_s": "s", "_j": "J", "_bytes": "B"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
-    """One figure, raw."""
-
     value: float
     unit: str
     low: float | None = None  # of its 95 % interval, where runs give one
@@ -108,8 +106,6 @@ NOT_VALID: Mapping[Status | None, str] = {
 
 
 class HasConfiguration(Protocol):
-    """What exactly is measured."""
-
     @property
     def configuration(self) -> Mapping[str, Scalar]: ...
 
@@ -122,8 +118,6 @@ class HasConfiguration(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One benchmark of a set."""
-
     key: str
     name: str
     values: Mapping[str, Value]  # by metric
@@ -169,7 +163,8 @@ def judged(baseline: Entry, candidate: Entry, tolerance: float | None = None) ->
         elsewhere = describe(diff_identity(baseline.environment_of(baseline.runs[-1]), newest))
         return Judgement(why_not=f"another machine ({elsewhere})", status="not-judged")
     runs = [run for run in fresh if candidate.environment_of(run).identity == newest.identity]
-    policy = _policy(tolerance, candidate.tolerance, baseline.tolerance)
+    tolerances = (tolerance, candidate.tolerance, baseline.tolerance, Policy().tolerance)
+    policy = Policy(tolerance=next(each for each in tolerances if each is not None))
     verdict = judge(stored, runs, policy)
     measured = {
         name: tolerated
@@ -192,12 +187,6 @@ def why_unusable(status: Status | None, runs: Sequence[Run]) -> str:
         return "it was not measured"
     # As in an interrupted session.
     return "nothing says how it ended" if status is Ending.NOT_MEASURED else ""
-
-
-def _policy(*tolerances: float | None) -> Policy:
-    """Return the policy with the first tolerance that is given."""
-    given = next((each for each in tolerances if each is not None), None)
-    return Policy() if given is None else Policy(tolerance=given)
 
 
 def is_stored(run: Run, stored: Iterable[Run]) -> bool:

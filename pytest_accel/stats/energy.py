@@ -33,8 +33,6 @@ DOUBT_FACTOR = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rail:
-    """One place where power is measured."""
-
     name: str
     scope: Scope
     kind: str = ""  # gpu, cpu, module, grace, sysio, dram, ipu
@@ -202,7 +200,6 @@ def _outermost(rails: Sequence[Rail], scope: Scope) -> list[str]:
 
 
 def units_per_wh(step_j: float, work_per_step: float) -> float:
-    """Return the units of work that a watt-hour buys."""
     return work_per_step * J_PER_WH / step_j
 
 

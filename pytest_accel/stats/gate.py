@@ -416,7 +416,6 @@ def pooled_scale(baseline: Sequence[RunSummary], candidate: Sequence[RunSummary]
 
 
 def scale_of(runs: Sequence[RunSummary], policy: Policy) -> Scale:
-    """Return the scale of one group of runs."""
     return pooled(baseline_squares(runs, policy), len(runs) - 1, runs, policy)
 
 

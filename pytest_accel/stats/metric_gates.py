@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -96,7 +96,9 @@ def judge_rest(baseline: Sequence[Run], candidate: Sequence[Run], c: float, poli
     """
     if not c:
         return judge(baseline, candidate, policy)
-    return at_best_ok(replace(judge(baseline, without_shift(c, candidate), policy), common=loss(c)), policy)
+    kept = math.exp(-c)
+    rest = [replace(run, rounds_s=tuple(kept * seconds for seconds in run.rounds_s)) for run in candidate]
+    return at_best_ok(replace(judge(baseline, rest, policy), common=loss(c)), policy)
 
 
 def at_best_ok(verdict: Verdict, policy: Policy) -> Verdict:
@@ -111,12 +113,6 @@ def total_slowdown(verdict: Verdict) -> Estimate | None:
     """Return the loss of a benchmark with that of its platform; None where nothing was compared."""
     found, kept = verdict.slowdown, 1 - verdict.common
     return found and found.mapped(lambda lost: 1 - kept * (1 - lost)) if verdict.common else found
-
-
-def without_shift(c: float, runs: Iterable[Run]) -> list[Run]:
-    """Return the runs as they would be without what all benchmarks share."""
-    kept = math.exp(-c)
-    return [replace(run, rounds_s=tuple(kept * seconds for seconds in run.rounds_s)) for run in runs]
 
 
 # --- names of metrics -------------------------------------------------------------------------------

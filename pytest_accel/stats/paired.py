@@ -303,7 +303,8 @@ def _why_incomparable(
     return ""
 
 
-def notes(sessions: Sessions) -> Iterator[str]:
+def replaced_runs(sessions: Sessions) -> Iterator[str]:
+    """Yield which runs were measured again, and which were slowed on purpose."""
     counts = Counter(
         slot.side
         for slot, session in sessions.items()

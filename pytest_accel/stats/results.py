@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -13,7 +13,6 @@ from pytest_accel.stats.environment import Change, Environment
 from pytest_accel.stats.gate import LOSSES, THROUGHPUT, Outcome, Policy, StepTime, Verdict, interval
 from pytest_accel.stats.kernels import KernelDifference, compare
 from pytest_accel.stats.metric_gates import ANCHOR, ANCHOR_SHARE, shown_name, worst
-from pytest_accel.stats.quantities import counted, percent, seconds
 from pytest_accel.stats.run import Run, Scalar
 
 
@@ -225,8 +224,6 @@ class SessionResults:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingPoint:
-    """What a number of devices achieved."""
-
     devices: int
     work_per_step: float  # of all devices together
     step: StepTime
@@ -248,7 +245,6 @@ def kernel_difference(baseline: Sequence[Run], runs: Sequence[Run]) -> KernelDif
 
 
 def scaling_figure(against: str, few: ScalingPoint, many: ScalingPoint) -> ScalingFigure:
-    """Compare more devices with fewer."""
     speedup = many.throughput / few.throughput
     efficiency = speedup * few.devices / many.devices
     return ScalingFigure(
@@ -285,48 +281,3 @@ def describe_loss_change(before: Sequence[float | None], after: float | None) ->
             return ""
     ends = dict.fromkeys(f"{loss:.6g}" for loss in (lowest, highest))
     return f"{' to '.join(ends)} -> {after:.6g}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchmarkCost:
-    """On one benchmark, with all its fresh processes."""
-
-    name: str
-    held_s: float  # from beginning to end, less what it waited for others to leave its devices
-    devices: int  # reserved meanwhile; 0 on the CPU
-    runs: Sequence[Run] = field(default=())
-    decided: bool = True  # whether it came to what it was measured for
-    warming_s: float = 0.0  # compiling too; also of a run that came to nothing
-
-    @property
-    def device_s(self) -> float:
-        return self.held_s * self.devices
-
-    @property
-    def measuring_s(self) -> float:
-        return sum(run.steps_per_round * sum(run.rounds_s) for run in self.runs)
-
-
-def cost_line(spent: Iterable[BenchmarkCost], noun: str) -> str:
-    """Describe what each `noun` (verdict, recording) cost, where the time went, and which took the most; empty without any."""
-    paid = [each for each in spent if each.held_s > 0]
-    decided = [each for each in paid if each.decided]
-    if not decided:
-        return ""
-    without, held_s = [each for each in paid if not each.decided], sum(each.held_s for each in paid)
-    device_s, of_decided_s = sum(each.device_s for each in paid), sum(each.held_s for each in decided)
-    each_s = f", {seconds(of_decided_s / len(decided))} each" if len(decided) > 1 else ""
-    found = f"{counted(len(decided), noun)} took {seconds(of_decided_s)}{each_s}"
-    if without:
-        of_others = seconds(held_s - of_decided_s)
-        found += f"; {counted(len(without), 'benchmark')} without a {noun} took {of_others}"
-    if device_s:
-        found += f"; {device_s:,.0f} device-seconds in all"
-    measuring = sum(each.measuring_s for each in paid) / held_s
-    warming = sum(each.warming_s for each in paid) / held_s
-    costliest = max(paid, key=lambda each: each.held_s)
-    most = f". {costliest.name} took the most, {seconds(costliest.held_s)}" if len(paid) > 1 else ""
-    return (
-        f"note: {found}. Measuring {percent(measuring, 0)}, compiling and warming up {percent(warming, 0)}, "
-        f"starting, building and checking {percent(max(0.0, 1 - measuring - warming), 0)}{most}"
-    )

@@ -86,8 +86,6 @@ def _check_range(name: str, value: float, low: float, high: float) -> None:
 
 
 class RunSummary(Protocol):
-    """What the gate reads of a run."""
-
     @property
     def session(self) -> str: ...
 
@@ -136,7 +134,6 @@ def baseline_key(node_id: str, configuration: Mapping[str, object]) -> str:
 
 
 def both_keys(node_id: str) -> tuple[str, str]:
-    """Return the keys with synthetic and with real data."""
     return node_id, node_id + _REAL
 
 

@@ -47,8 +47,6 @@ Tolerance: TypeAlias = float | Literal["auto"] | None  # None: the default
 
 @dataclass(slots=True)
 class Accepted:
-    """A line for each benchmark of a session."""
-
     done: list[str] = field(default_factory=list)  # what was written, or would be
     refused: list[str] = field(default_factory=list)  # with the reason and the remedy
 

@@ -18,7 +18,14 @@ from pytest_accel.stats.environment import Environment, describe, diff_identity,
 from pytest_accel.stats.run import MAX_RUNS, Run, Scalar
 from pytest_accel.storage.codec import EXACT, FormatError, check_version, decode, encode, loads
 from pytest_accel.storage.codec import render as render_json
-from pytest_accel.storage.files import LOCK_TIMEOUT_S, StorageError, format_errors, locked, read_text
+from pytest_accel.storage.files import (
+    LOCK_TIMEOUT_S,
+    StorageError,
+    format_errors,
+    locked,
+    read_text,
+    unstorable_refused,
+)
 
 SCHEMA_VERSION = 1
 MAX_BYTES = 16 * 2**20  # a hundred benchmarks of ten runs are about 1 MiB
@@ -386,13 +393,9 @@ def without_unused(file: BaselineFile) -> BaselineFile:
 
 def _checked(file: BaselineFile, path: Path) -> bytes:
     """Return the bytes of a file that can be read back; a bad value must not reach the disk."""
-    try:
+    with unstorable_refused(str(path), BaselineError):
         text = render(file)
         parse(text, str(path))
-    except (ValueError, TypeError) as error:  # also NaN or an object in a configuration
-        remedy = "Nothing was written. The measured values cannot be stored; the file itself is intact."
-        place, problem = getattr(error, "place", ""), getattr(error, "problem", str(error))
-        raise BaselineError(str(path), place, problem, remedy) from None
     data = text.encode("utf-8")
     if len(data) > MAX_BYTES:
         problem = f"would grow to {len(data)} bytes; at most {MAX_BYTES} can be read back"

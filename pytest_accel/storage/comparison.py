@@ -87,8 +87,6 @@ class Judged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """All columns, rows and verdicts of a comparison."""
-
     sides: tuple[Side, ...]
     held_to: tuple[int, ...]  # for each side: the position of that which its ratios are to
     rows: tuple[Row, ...]
@@ -212,7 +210,10 @@ def read_sources(names: Sequence[str], baselines: Path) -> list[Side]:
     """Return the sides of each name, in that order, with distinct labels."""
     if twice := [name for index, name in enumerate(names) if name in names[:index]]:
         raise SourceError(f"{twice[0]!r} is named twice: compared with itself it is the same.")
-    titles = [_short(name) for name in names]
+    titles = [
+        PurePosixPath(name).name or name if name.startswith((".", "/")) or name.endswith(".json") else name
+        for name in names
+    ]
     if len(set(titles)) < len(titles):
         titles = list(names)
     found = []
@@ -222,10 +223,6 @@ def read_sources(names: Sequence[str], baselines: Path) -> list[Side]:
             label = f"{title} {side.platform}" if len(sides) > 1 else title
             found.append(replace(side, label=label if len(names) > 1 else side.platform, group=title))
     return found
-
-
-def _short(name: str) -> str:
-    return PurePosixPath(name).name or name if name.startswith((".", "/")) or name.endswith(".json") else name
 
 
 def find_source(name: str, baselines: Path) -> tuple[Side, ...]:

@@ -79,6 +79,17 @@ def read_text(path: Path, kind: type[StorageError], max_bytes: int) -> str | Non
     raise kind(str(path), "", f"{facts.st_size} bytes; a {kind.kind} has at most {max_bytes}")
 
 
+@contextmanager
+def unstorable_refused(file: str, kind: type[StorageError]) -> Iterator[None]:
+    """Raise what makes a text that cannot be read back as an error of this kind of file, before it is written."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:  # also NaN or an object in a configuration
+        remedy = "Nothing was written. The measured values cannot be stored; the file itself is intact."
+        place, problem = getattr(error, "place", ""), getattr(error, "problem", str(error))
+        raise kind(file, place, problem, remedy) from None
+
+
 # --- writing ----------------------------------------------------------------------------------------
 
 

@@ -28,7 +28,7 @@ from pytest_accel.stats.metric_gates import total_slowdown
 from pytest_accel.stats.results import Result, SessionResults
 from pytest_accel.stats.run import LONGEST_STEP_S, SHORTEST_STEP_S
 from pytest_accel.storage.codec import decode, encode, loads
-from pytest_accel.storage.files import LOCK_TIMEOUT_S, StorageError, format_errors
+from pytest_accel.storage.files import LOCK_TIMEOUT_S, StorageError, format_errors, unstorable_refused
 from pytest_accel.storage.results import parse, render
 
 APPLICATION_ID = 0x61636331  # "acc1": tells ours from any other SQLite file
@@ -52,8 +52,6 @@ _T = TypeVar("_T")
 
 
 class HistoryError(StorageError):
-    """A history that cannot be used: the file, the problem and the remedy."""
-
     @staticmethod
     def default_remedy(file: str) -> str:
         name, aside = shlex.quote(file), shlex.quote(f"{file}.damaged")
@@ -77,6 +75,16 @@ class SessionFacts:
     benchmarks: int
     measured: int
     failed: int
+
+    @classmethod
+    def of(cls, session: SessionResults) -> SessionFacts:
+        own = ("session", "at", "duration_s", "exit_status", "version", "host", "revision")
+        return cls(
+            **{name: getattr(session, name) for name in own},
+            benchmarks=len(session.results),
+            measured=sum(bool(result.runs) for result in session.results),
+            failed=len(session.failures),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +159,9 @@ class History:
 
     def append(self, session: SessionResults) -> bool:
         """Store a session completely or not at all; return False where it is stored already."""
-        text, checked = self._checked(session)
+        with unstorable_refused(str(self.path), HistoryError):
+            text = render(session)
+            checked = parse(text, str(self.path))  # as it will be read back
         at_s = datetime.fromisoformat(session.at).timestamp()
         document = zlib.compress(text.encode("utf-8"), 6)  # to 10 %; level 9 is slower by far for .5 % more
         with suppress(OSError):  # SQLite's error says that it cannot be opened
@@ -159,10 +169,14 @@ class History:
         with self._opened(write=True) as connection:
             row = connection.execute(
                 "INSERT OR IGNORE INTO sessions (session, at_s, facts, document) VALUES (?, ?, ?, ?)",
-                (session.session, at_s, json.dumps(encode(_facts(checked))), document),
+                (session.session, at_s, json.dumps(encode(SessionFacts.of(checked))), document),
             )
             if row.rowcount:
-                measured = [each for each in checked.results if each.runs and belongs_to_series(each)]
+                measured = [
+                    each
+                    for each in checked.results
+                    if not why_unusable(each.measured_as, each.runs) and not any(map(was_slowed, each.runs))
+                ]
                 connection.executemany(
                     "INSERT INTO points VALUES (?, ?, ?, ?, ?)",
                     [
@@ -228,20 +242,9 @@ class History:
         return tuple(self._decoded(Point, row[0], "points") for row in reversed(found))
 
     def trend(self, key: str, platform: str, nights: int = SEASON) -> Trend:
-        """Return the newest points of a series with its change points."""
         return trend(self.series(key, platform, nights))
 
     # --- values -------------------------------------------------------------------------------------
-
-    def _checked(self, session: SessionResults) -> tuple[str, SessionResults]:
-        """Return the document, and the session as it will be read back; a bad value must not reach the disk."""
-        try:
-            text = render(session)
-            return text, parse(text, str(self.path))
-        except (ValueError, TypeError) as error:
-            place, problem = getattr(error, "place", ""), getattr(error, "problem", str(error))
-        remedy = "Nothing was written. The measured values cannot be stored; the file itself is intact."
-        raise HistoryError(str(self.path), place, problem, remedy)
 
     def _parsed(self, session: str, document: bytes) -> SessionResults:
         try:
@@ -344,21 +347,6 @@ class History:
         return HistoryError(str(self.path), "", problem, remedy)
 
 
-def _facts(session: SessionResults) -> SessionFacts:
-    return SessionFacts(
-        session=session.session,
-        at=session.at,
-        duration_s=session.duration_s,
-        exit_status=session.exit_status,
-        version=session.version,
-        host=session.host,
-        revision=session.revision,
-        benchmarks=len(session.results),
-        measured=sum(bool(result.runs) for result in session.results),
-        failed=len(session.failures),
-    )
-
-
 def _point(session: SessionResults, result: Result) -> str:
     slowdown = total_slowdown(result.verdict) if result.verdict else None
     newest = result.runs[-1]
@@ -380,8 +368,3 @@ def _point(session: SessionResults, result: Result) -> str:
         tolerance=result.tolerance,
     )
     return json.dumps(encode(point))
-
-
-def belongs_to_series(result: Result) -> bool:
-    """Return whether its runs belong to the series: measured, valid, and not slowed on purpose."""
-    return not why_unusable(result.measured_as, result.runs) and not any(map(was_slowed, result.runs))

@@ -44,8 +44,6 @@ DOUBTS = frozenset({"contradictory", "implausible"})
 
 
 class PublishedError(StorageError):
-    """A file of published figures that cannot be used."""
-
     kind: ClassVar[str] = "study"
 
     @staticmethod
@@ -58,8 +56,6 @@ class PublishedError(StorageError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One published number."""
-
     id: str  # a path: study, what was measured, platform
     table: str  # where in the study: table, figure or text
     row: str
@@ -91,8 +87,6 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudySource:
-    """Where the figures of a study were published."""
-
     key: str  # the first segment of its figures' ids
     title: str
     authors: str

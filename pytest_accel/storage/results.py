@@ -26,8 +26,6 @@ MAX_BYTES = 256 * 2**20  # ten thousand benchmarks of five runs
 
 
 class ResultsError(StorageError):
-    """Results that cannot be used."""
-
     kind: ClassVar[str] = "file of results"
 
     @staticmethod
@@ -39,7 +37,6 @@ _REMEDY = "Name a file that --accel-json wrote."
 
 
 def read_results(path: Path) -> SessionResults:
-    """Return what `--accel-json` wrote."""
     return parse(read_results_text(path), str(path))
 
 

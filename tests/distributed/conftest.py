@@ -14,7 +14,8 @@ import pytest
 
 from pytest_accel.distributed import group as group_module
 from pytest_accel.distributed.group import Order, WorkerGroup
-from pytest_accel.distributed.processes import LocalLauncher, RankCommand, processes_of
+from pytest_accel.distributed.processes import LocalLauncher, RankCommand
+from tests.support.processes import processes_of
 from tests.support.waiting import eventually
 
 LONG_S = 120.0  # of waiting; only a broken test waits so long

@@ -15,8 +15,8 @@ import pytest
 from pytest_accel.distributed import group as group_module
 from pytest_accel.distributed import processes
 from pytest_accel.distributed.group import PendingOrder
-from pytest_accel.distributed.processes import WorkerError, processes_of
-from tests.support.processes import left_in
+from pytest_accel.distributed.processes import WorkerError
+from tests.support.processes import left_in, processes_of
 
 VERDICT_S = 60.0
 

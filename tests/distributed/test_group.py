@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from pytest_accel.distributed.processes import WorkerError, processes_of
+from pytest_accel.distributed.processes import WorkerError
+from tests.support.processes import processes_of
 
 PLACE = "value = [place.rank, place.size, place.local_rank, place.per_node, place.nodes, place.bind, place.folder]"
 

@@ -6,6 +6,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from pytest_accel.options import GROUP_ID_VARIABLE
 from tests.support.waiting import eventually
 
 _TO_GO_S = 60.0  # only what was forgotten stays so long
@@ -36,3 +37,15 @@ def children() -> set[int]:
         with suppress(OSError):  # a thread that is over
             found |= {int(each) for each in (thread / "children").read_text().split()}
     return found
+
+
+def processes_of(group: str) -> list[int]:
+    """Return the processes of a group by the id in their environment, which children inherit; `GROUP.RANK` finds one rank's."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # gone, or of another user
+            ids = (folder / "environ").read_bytes().split(b"\0")
+            mine = f"{GROUP_ID_VARIABLE}={group}".encode()
+            if any(each == mine or each.startswith(mine + b".") for each in ids):
+                found.append(int(folder.name))
+    return [pid for pid in found if pid != os.getpid()]

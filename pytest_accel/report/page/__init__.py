@@ -1,5 +1,305 @@
-"""The report as one HTML file that opens anywhere, offline."""
+"""The HTML page as one offline file: template, style, scripts, data and the packed plotting library."""
 
-from pytest_accel.report.page.document import ReportError, read_plotly_js, render_page, write_page
+from __future__ import annotations
 
-__all__ = ["ReportError", "read_plotly_js", "render_page", "write_page"]
+import base64
+import gzip
+import hashlib
+import json
+import re
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from functools import cache
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_accel.report.page.plots import MOST_ROUNDS, Nights, past, rounds
+from pytest_accel.report.page.rows import details, from_to, shortened, table, unbroken
+from pytest_accel.report.terminal import way_out
+from pytest_accel.report.verdicts import (
+    VERDICTS,
+    deciding,
+    doctor_line,
+    finding_subject,
+    headline_of,
+    in_order,
+    needs_attention,
+    pressing_findings,
+    rank,
+    remedy,
+    shown_status,
+)
+from pytest_accel.stats.environment import TITLES, VARIABLE_PREFIX, Environment, safe_arguments
+from pytest_accel.stats.gate import Outcome
+from pytest_accel.stats.quantities import seconds
+from pytest_accel.stats.results import Result, SessionResults, Status
+from pytest_accel.stats.run import Scalar
+from pytest_accel.storage.files import write_atomic
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+    from pytest_accel.storage.history import Trend
+
+SCRIPTS = ("dom.js", "theme.js", "plotly.js", "figures.js", "details.js", "table.js", "start.js")
+FAILURES_SHOWN = 6  # the others unfold
+DRAWN_ROUNDS = 150_000  # of all runs together, a megabyte: mail, CI artifacts and phones take 6
+_NAMES_SHOWN = 3
+_CHANGES_SHOWN = 8
+_COMMAND_NAMES = 20  # longer commands are not copied
+_LEVELS = {"problem": ("bad", "bang"), "warning": ("warn", "bang"), "ok": ("good", "check")}
+_BREAKS = re.compile(r"[^_/.:,=\[\]-]*[_/.:,=\[\]-]*", re.DOTALL)  # as in dom.js
+_CODE = re.compile(r"`([^`\n]+)`")  # as in dom.js
+# What HTML forbids, or UTF-8 cannot hold.
+_FORBIDDEN = re.compile("[\x00-\x08\x0b-\x1f\ud800-\udfff]")
+SeriesKey = tuple[str, str]  # the benchmark's key and its platform's disk name
+
+
+class ReportError(ValueError):
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"{problem}. Install what is missing: pip install jinja2 plotly")
+
+
+# --- the file ---------------------------------------------------------------------------------------
+
+
+def write_page(path: Path, session: SessionResults, *, history: Path | None = None) -> None:
+    """Write the whole page or nothing. A history that cannot be read costs its plots; the page says so."""
+    library, trends = read_plotly_js(), {}  # first: without the library there is no page
+    try:
+        trends = _trends(session, history)
+    except (ValueError, OSError) as error:  # it names file, place and remedy
+        session = replace(session, remarks=(*session.remarks, str(error)))
+    write_atomic(path, render_page(session, plotly_js=library, history=trends))
+
+
+def _trends(session: SessionResults, path: Path | None) -> dict[SeriesKey, Trend]:
+    if path is None or not path.is_file():
+        return {}
+    from pytest_accel.storage.history import History
+
+    keys = {_key(result) for result in session.results if result.runs}
+    return {key: History(path).trend(*key) for key in sorted(keys)}
+
+
+def _key(result: Result) -> SeriesKey:
+    return result.key or result.benchmark, result.disk_name
+
+
+def read_plotly_js() -> bytes:
+    """Return the library as its package ships it, without importing the package: that takes a second."""
+    spec = find_spec("plotly")
+    if spec is None or not spec.submodule_search_locations:
+        raise ReportError("The report draws with plotly, which is not installed")
+    path = Path(next(iter(spec.submodule_search_locations))) / "package_data" / "plotly.min.js"
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        problem = f"{path}: the plotly that is installed has no script ({error.strerror})"
+        raise ReportError(problem) from None
+
+
+# --- the page ---------------------------------------------------------------------------------------
+
+
+def render_page(
+    session: SessionResults, *, plotly_js: bytes, history: Mapping[SeriesKey, Trend] | None = None
+) -> str:
+    """Return the whole page; the same input gives the same text."""
+    nights: Nights = {}
+    pasts = [past(result, (history or {}).get(_key(result)), nights) for result in session.results]
+    runs = sum(len(result.runs) + len(result.baseline) for result in session.results)
+    most = max(2, min(MOST_ROUNDS, DRAWN_ROUNDS // max(1, runs)))
+    thinned = (
+        f"To keep the page small, at most {most} rounds of a run are drawn." if most < MOST_ROUNDS else ""
+    )
+    content = {
+        "session": session.session,
+        "table": table(session.results),
+        "details": [
+            details(result, session.command, session.results, has_past=each is not None)
+            for result, each in zip(session.results, pasts, strict=True)
+        ],
+        "past": pasts,
+        "nights": list(nights),
+        "rounds": [rounds(each, most) for each in session.results],
+        "thinned": thinned,
+    }
+    # ASCII JSON in which nothing can end the script element, or begin another.
+    text = json.dumps(content, separators=(",", ":"), allow_nan=False)
+    data = text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    return _template().render(_context(session), data=data, style=_asset("page.css"), **_scripts(plotly_js))
+
+
+def _scripts(plotly_js: bytes) -> dict[str, str]:
+    """Return scripts, and the policy that lets nothing else run."""
+    library = plotly_js.decode("utf-8").replace("\r\n", "\n").encode("utf-8")  # as a browser hashes it
+    parts = "\n".join(f"// --- {name}\n{_asset(name)}" for name in SCRIPTS)
+    script = f'(() => {{\n"use strict";\n{parts}\n}})();\n'
+    return {
+        "script": script,
+        "library": base64.b64encode(gzip.compress(library, compresslevel=9, mtime=0)).decode("ascii"),
+        "policy": f"default-src 'none'; script-src '{_hash(script.encode())}' '{_hash(library)}'; "
+        "style-src 'unsafe-inline'; img-src data: blob:; form-action 'none'; base-uri 'none'",
+    }
+
+
+def _hash(script: bytes) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(script).digest()).decode("ascii")
+
+
+@cache
+def _asset(name: str) -> str:
+    return (files("pytest_accel.report.page") / "assets" / name).read_text(encoding="utf-8")
+
+
+@cache
+def _template() -> Template:
+    """Return the template; it escapes every text."""
+    try:
+        from jinja2 import Environment as Engine
+        from jinja2 import StrictUndefined
+        from markupsafe import Markup
+    except ImportError:
+        raise ReportError("The report is written with jinja2, which is not installed") from None
+
+    def visible(value: object) -> object:
+        is_text = isinstance(value, str) and not isinstance(value, Markup)
+        return _FORBIDDEN.sub("\ufffd", str(value)) if is_text else value
+
+    def breakable(text: str) -> Markup:
+        parts = _BREAKS.findall(_FORBIDDEN.sub("\ufffd", text))
+        return Markup("<wbr>").join(part for part in parts if part)
+
+    def prose(text: str) -> Markup:
+        """Return a sentence with what stands between backticks as code."""
+        parts = _CODE.split(_FORBIDDEN.sub("\ufffd", unbroken(shortened(text))))
+        return Markup("").join(
+            Markup("<code>{}</code>").format(part) if at % 2 else part for at, part in enumerate(parts)
+        )
+
+    engine = Engine(
+        autoescape=True, undefined=StrictUndefined, finalize=visible, trim_blocks=True, lstrip_blocks=True
+    )
+    engine.filters |= {
+        "breakable": breakable,
+        "unbroken": unbroken,
+        "prose": prose,
+        "from_to": from_to,
+        "moment": _moment,
+    }
+    return engine.from_string(_asset("page.html"))
+
+
+# --- what the template shows ------------------------------------------------------------------------
+
+
+def _context(session: SessionResults) -> dict[str, object]:
+    failures = in_order(session.failures)
+    concerned = failures or [each for each in session.results if each.status is Outcome.INCONCLUSIVE]
+    counts = Counter(map(shown_status, session.results))
+    pressing = pressing_findings(session.findings)
+    calm = [each for each in session.findings if each not in pressing]
+    known = sum(each.get("known", True) is not False for each in calm)
+    position = {id(result): index for index, result in enumerate(session.results)}
+    used = dict.fromkeys(result.environment for result in session.results)
+    told = {line.status for each in session.results for line in each.lines if line.status}
+    return {
+        "session": session,
+        "headline": headline_of(session),
+        "tally": [(status.value, VERDICTS[status], counts[status]) for status in sorted(counts, key=rank)],
+        "failures": [
+            (position[id(result)], shown_status(result).value, VERDICTS[shown_status(result)], result)
+            for result in failures
+        ],
+        "failures_shown": FAILURES_SHOWN,
+        "names_shown": _NAMES_SHOWN,
+        "outcomes": [(status.value, VERDICTS[status]) for status in sorted(told | counts.keys(), key=rank)],
+        "suspects": _changes(concerned, _CHANGES_SHOWN),
+        "unchanged": any(result.runs and result.baseline for result in concerned),
+        "doctor_line": doctor_line(session.findings) if concerned else "",
+        "attention": _attention(session),
+        "all_changes": _changes(session.results),
+        "was_compared": any(result.baseline for result in session.results),
+        "environments": [
+            (key, _facts(session.environments[key])) for key in used if key in session.environments
+        ],
+        "pressing": list(map(_finding, pressing)),
+        "calm": list(map(_finding, calm)),
+        "calm_text": f"{known} ok" + (f", {len(calm) - known} unknown" if known < len(calm) else ""),
+        "command": shlex.join(["pytest", *safe_arguments(session.command)]),
+        "took": seconds(session.duration_s) if session.duration_s > 0 else "",
+    }
+
+
+def _changes(results: Sequence[Result], most: int | None = None) -> dict[str, object]:
+    """Return what changed since the baselines, each change once, with how many benchmarks it concerns."""
+    compared = [result for result in results if result.baseline]
+    counts = Counter(change for result in compared for change in result.changes)
+    shown = list(counts.items())[:most]
+    return {"changes": shown, "of": len(compared), "more": len(counts) - len(shown)}
+
+
+def _attention(session: SessionResults) -> list[dict[str, object]]:
+    """Return a group for each status that failed nothing and is not resolved: how many, what it means, what to do."""
+    groups: dict[Status, list[Result]] = {}
+    for result in in_order(filter(needs_attention, session.results)):
+        groups.setdefault(result.status, []).append(result)
+    found = []
+    for members in groups.values():
+        status, row = members[0].status, VERDICTS[members[0].status]
+        is_open = status is Outcome.INCONCLUSIVE
+        asked = remedy(members, session.command, session.results)
+        found.append(
+            {
+                "status": status.value,
+                "row": row,
+                "count": len(members),
+                "members": members,
+                "text": row.meaning if is_open else f"{row.meaning} {row.remedy}".strip(),
+                "questions": _open_questions(members) if is_open else [],
+                "command": asked[1] if asked and asked[1].count("::") <= _COMMAND_NAMES else "",
+            }
+        )
+    return found
+
+
+def _open_questions(members: Sequence[Result]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Group inconclusive results by what would decide them: the remedy, and name and text of each without it."""
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for each in members:
+        common, text = "", each.text
+        for verdict in deciding(each)[:1]:
+            own = re.compile(f"[:;] {re.escape(way_out(verdict)[1])}")
+            if own.search(text):  # an upgrade's text has a remedy of its own
+                common, text = way_out(verdict, "what its noise resolves")[1], own.sub("", text, count=1)
+        groups.setdefault(common, []).append((each.name, text))
+    return [(common and f"{common[0].upper()}{common[1:]}:", listed) for common, listed in groups.items()]
+
+
+def _finding(finding: Mapping[str, Scalar]) -> dict[str, str]:
+    level = str(finding.get("level", "ok")) if finding.get("known", True) is not False else "unknown"
+    tone, icon = _LEVELS.get(level, ("mute", "dash"))
+    texts = {name: str(finding.get(name) or "") for name in ("group", "text", "remedy")}
+    return {"level": level, "tone": tone, "icon": icon, "subject": finding_subject(finding), **texts}
+
+
+def _facts(found: Environment) -> list[tuple[str, str]]:
+    order = {name: index for index, name in enumerate(TITLES)}
+    values = {**found.context, **found.identity}
+    names = sorted(values, key=lambda name: (order.get(name, len(order)), name))
+    return [(TITLES.get(name, name.removeprefix(VARIABLE_PREFIX)), values[name]) for name in names]
+
+
+def _moment(text: str) -> str:
+    """Return ISO 8601 as people read it; anything else as it is."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return text
+    return f"{found:%Y-%m-%d %H:%M} {found.tzname() or ''}".rstrip()

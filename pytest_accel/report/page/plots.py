@@ -1,18 +1,15 @@
-"""Data of the plots: rounds and history of a benchmark; batch sizes, devices and energy across benchmarks."""
+"""Data of the plots: rounds and history of a benchmark."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pytest_accel.platforms.catalogue import PlatformNameError, parse_name
-from pytest_accel.report.columns import units_per_wh
 from pytest_accel.report.history import unchanged
 from pytest_accel.report.terminal import changed
 from pytest_accel.stats.comparison import was_slowed
-from pytest_accel.stats.gate import THROUGHPUT, Outcome, Policy, interval
-from pytest_accel.stats.quantities import percent, si
+from pytest_accel.stats.gate import Outcome, Policy, interval
+from pytest_accel.stats.quantities import percent
 from pytest_accel.stats.results import Result
 from pytest_accel.stats.run import Run
 
@@ -21,17 +18,11 @@ if TYPE_CHECKING:  # SQLite is loaded only where it is needed
 
 _DIGITS = 6  # of what is only drawn: a pixel is a thousandth of a plot
 MOST_ROUNDS = 60  # of a run
-MOST_SWEEPS = 12  # the table has every figure
-BATCH_SIZE = "batch_size"
-_FOLLOWS = frozenset({BATCH_SIZE, "distinct_batches", "epoch_size", "lr"})  # depend on the batch size
 Nights = dict[tuple[str, str, str], int]  # time, session and revision, each once: benchmarks share them
 
 
 def drawn(value: float) -> float:
     return float(f"{value:.{_DIGITS}g}")
-
-
-# --- one benchmark ----------------------------------------------------------------------------------
 
 
 def rounds(result: Result, most: int) -> dict[str, object] | None:
@@ -60,7 +51,6 @@ def _run(run: Run, work: float, most: int) -> dict[str, object]:
 
 
 def _interval(runs: Sequence[Run], work: float) -> list[float]:
-    """Return low, point and high of throughput: the terminal's ±."""
     found = interval(runs, Policy())
     return [drawn(work / seconds) for seconds in (found.high_s, found.point_s, found.low_s)]
 
@@ -100,128 +90,3 @@ def past(result: Result, trend: Trend | None, nights: Nights) -> dict[str, objec
         "unchanged": unchanged(trend),
         "left_out": left_out,
     }
-
-
-# --- across benchmarks ------------------------------------------------------------------------------
-
-
-def session_plots(results: Sequence[Result]) -> list[dict[str, object]]:
-    return [*sweeps(results), *scalings(results), *energies(results)]
-
-
-def sweeps(results: Sequence[Result]) -> list[dict[str, object]]:
-    """Return throughput over batch size, a plot a workload, a line a platform and configuration, each beside its baseline's."""
-    workloads: dict[tuple[str, str], dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
-    for result in results:
-        if result.runs and _batch(result):
-            workloads[_workload(result), result.unit][_line(result)].append(result)
-    plots: list[dict[str, object]] = []
-    for (workload, unit), lines in workloads.items():
-        swept = {name: line for name, line in lines.items() if len(set(map(_batch, line))) > 1}
-        if swept:
-            plots.append(
-                {
-                    "kind": "sweep",
-                    "title": f"Throughput over batch size: {workload}",
-                    "unit": f"{unit}/s",
-                    "lines": [
-                        {
-                            "name": name,
-                            "points": _points(line, lambda result: result.throughput),
-                            "then": _points(line, lambda result: result.baseline_throughput),
-                        }
-                        for name, line in _line_names(swept).items()
-                    ],
-                    "published": _published([each for line in swept.values() for each in line], f"{unit}/s"),
-                }
-            )
-    return plots[:MOST_SWEEPS]
-
-
-def _published(results: Iterable[Result], unit: str) -> list[dict[str, object]]:
-    """Return the published figures beside these benchmarks, a curve a source and platform."""
-    curves: dict[str, dict[int, tuple[float, str]]] = defaultdict(dict)
-    for result in results:
-        for figure in result.references:
-            if figure.metric == THROUGHPUT and figure.unit == unit:
-                curve = curves[f"{figure.platform} ({figure.source})"]
-                curve.setdefault(_batch(result), (drawn(figure.value), ", ".join(figure.flags)))
-    return [
-        {"name": name, "points": [(size, value, flags) for size, (value, flags) in sorted(curve.items())]}
-        for name, curve in curves.items()
-    ]
-
-
-def _points(line: Sequence[Result], value: Callable[[Result], float | None]) -> list[tuple[int, float, str]]:
-    known = ((result, value(result)) for result in line)
-    return sorted(
-        (_batch(result), drawn(found), f"{si(found)} {result.unit}/s")
-        for result, found in known
-        if found is not None
-    )
-
-
-def _batch(result: Result) -> int:
-    """Return its batch size; 0 where it has none."""
-    size = result.configuration.get(BATCH_SIZE)
-    return size if isinstance(size, int) and not isinstance(size, bool) and size > 0 else 0
-
-
-def _workload(result: Result) -> str:
-    parts = (result.configuration.get("model"), result.configuration.get("task"))
-    return " ".join(str(part) for part in parts if part) or result.name.partition("[")[0]
-
-
-def _line(result: Result) -> str:
-    """Return what the members of one line share: all but the batch size."""
-    shared = sorted((name, value) for name, value in result.configuration.items() if name not in _FOLLOWS)
-    parts = [f"{name}={value}" for name, value in shared]
-    return "\0".join([result.platform, result.name.partition("[")[0], *parts])
-
-
-def _line_names(lines: Mapping[str, Sequence[Result]]) -> dict[str, Sequence[Result]]:
-    """Name each line by its platform and by what its configuration has and another's has not."""
-    keys = {name: name.split("\0") for name in lines}
-    common = set.intersection(*map(set, keys.values()))
-    return {
-        ", ".join([parts[0], *(part for part in parts[1:] if part not in common)]): lines[name]
-        for name, parts in keys.items()
-    }
-
-
-def scalings(results: Sequence[Result]) -> list[dict[str, object]]:
-    """Return efficiency over devices, a line a benchmark, from the smaller platform where it is 1."""
-    lines: dict[str, dict[int, tuple[float, str]]] = defaultdict(dict)
-    for result in results:
-        figure = result.scaling
-        if figure is None or not (figure.efficiency > 0 and figure.speedup > 0):
-            continue
-        try:
-            few = parse_name(figure.against).devices
-        except PlatformNameError:  # in a results file of another site
-            continue
-        many = round(few * figure.speedup / figure.efficiency)
-        lines[result.name].setdefault(few, (1.0, f"{figure.against}: 100.0 %"))
-        text = f"{result.platform}: {percent(figure.efficiency)}, {figure.speedup:.2f} x {figure.against} ({figure.kind})"
-        lines[result.name][many] = (drawn(figure.efficiency), text)
-    found = [
-        {"name": name, "points": [(x, y, text) for x, (y, text) in sorted(points.items())]}
-        for name, points in lines.items()
-    ]
-    return [{"kind": "scaling", "title": "Scaling efficiency", "lines": found}] if found else []
-
-
-def energies(results: Sequence[Result]) -> list[dict[str, object]]:
-    """Return work per watt-hour against throughput, a plot a unit of work with two benchmarks or more."""
-    by_unit: dict[str, list[tuple[float, float, str, str, str]]] = defaultdict(list)
-    for result in results:
-        per_wh = units_per_wh(result)
-        if per_wh is not None and result.throughput is not None:
-            text = f"{si(result.throughput)} {result.unit}/s, {si(per_wh)} {result.unit}/Wh"
-            point = (drawn(result.throughput), drawn(per_wh), result.name, text, result.platform)
-            by_unit[result.unit].append(point)
-    return [
-        {"kind": "energy", "title": f"Energy against throughput: {unit}", "unit": unit, "points": points}
-        for unit, points in by_unit.items()
-        if len(points) > 1
-    ]

@@ -11,13 +11,20 @@ from typing import TypeAlias
 
 from pytest_accel.report.columns import COLUMNS as RESULT_COLUMNS
 from pytest_accel.report.columns import units_per_wh
-from pytest_accel.report.kernels import HEADINGS, kernel_rows, waterfall
-from pytest_accel.report.remedies import next_commands
+from pytest_accel.report.comparison import KERNEL_HEADINGS, kernel_rows, waterfall
 from pytest_accel.report.terminal import change
-from pytest_accel.report.verdicts import VERDICTS, deciding, in_order, rank, shown_status, status_word
+from pytest_accel.report.verdicts import (
+    VERDICTS,
+    deciding,
+    in_order,
+    next_commands,
+    rank,
+    shown_status,
+    status_word,
+)
 from pytest_accel.stats.causes import cause_lines, lost
-from pytest_accel.stats.gate import THROUGHPUT, Outcome, Verdict
-from pytest_accel.stats.metric_gates import is_rate, less_is_better, shown_name
+from pytest_accel.stats.gate import THROUGHPUT, Verdict
+from pytest_accel.stats.metric_gates import is_rate, shown_name
 from pytest_accel.stats.quantities import ASSUMED, counted, noise_percent, percent, seconds, si
 from pytest_accel.stats.results import Ending, ReferenceFigure, ReportLine, Result, status_of
 from pytest_accel.stats.run import Run
@@ -109,7 +116,6 @@ def _figures(
     *,
     lesser: int = 0,
 ) -> PageColumn:
-    """Return a column of numbers; empty where there is none."""
 
     def cell(result: Result) -> PageCell:
         found = value(result)
@@ -123,7 +129,6 @@ def _verdict(result: Result) -> PageCell:
 
 
 def _change(result: Result) -> PageCell:
-    """Return by how much the throughput or metric that decided has changed."""
     verdict = _decided(result)
     if verdict is None or verdict.slowdown is None:
         return NOTHING
@@ -234,27 +239,6 @@ def _values(runs: Sequence[Run], name: str) -> list[float]:
     return [run.metrics[name] for run in runs if name in run.metrics]
 
 
-def failed_metrics(result: Result) -> list[dict[str, object]]:
-    """Return the runs of every metric that failed a benchmark, for a plot each."""
-    found = []
-    for verdict in deciding(result) if result.failed else ():
-        then, now = _values(result.baseline, verdict.of), _values(result.runs, verdict.of)
-        if verdict.outcome in (Outcome.OK, Outcome.IMPROVED) or not then:
-            continue
-        sign = 1 if less_is_better(verdict.of) else -1
-        found.append(
-            {
-                "title": title(verdict.of),
-                "is_share": bool(_PERCENTAGES.search(verdict.of)),
-                "then": [(value, metric(verdict.of, value)[1]) for value in then],
-                "now": [(value, metric(verdict.of, value)[1]) for value in now],
-                "limit": median(then) * (1 + sign * verdict.tolerance),
-                "tolerance_text": percent(verdict.tolerance),
-            }
-        )
-    return found
-
-
 # --- details -----------------------------------------------------------------------------------------
 
 
@@ -274,7 +258,6 @@ def details(
         "same": bool(result.runs and result.baseline and not result.changes),
         "published": [_reference_details(figure) for figure in result.references if not figure.expected],
         "expected": [_reference_details(figure) for figure in result.references if figure.expected],
-        "failed_metrics": failed_metrics(result),
         "kernels": _kernels(result),
         "metrics": _metrics(result),
         "configuration": [(name, _shown(value)) for name, value in sorted(result.configuration.items())],
@@ -287,11 +270,12 @@ def details(
 def _kernels(result: Result) -> dict[str, object]:
     """Return the waterfall of a loss and the table below it; empty without two kernel tables."""
     found = result.kernels if result.has_lost else None
-    return {"bars": waterfall(found), "headings": HEADINGS, "rows": kernel_rows(found)} if found else {}
+    return (
+        {"bars": waterfall(found), "headings": KERNEL_HEADINGS, "rows": kernel_rows(found)} if found else {}
+    )
 
 
 def _line(line: ReportLine) -> tuple[str, str, str, str, str]:
-    """Return word, colour, sign, text and status."""
     text = unbroken(shortened(line.named))
     if line.status is None:
         return "note", "warn", "bang", text, ""

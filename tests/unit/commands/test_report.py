@@ -18,7 +18,7 @@ from tests.support.results import NOW, SESSION, make_result, make_runs, make_ses
 
 @pytest.fixture(autouse=True)
 def _small_library_and_own_folder(monkeypatch, tmp_path):
-    monkeypatch.setattr("pytest_accel.report.page.document.read_plotly_js", lambda: b"window.Plotly = {};")
+    monkeypatch.setattr("pytest_accel.report.page.read_plotly_js", lambda: b"window.Plotly = {};")
     monkeypatch.chdir(tmp_path)
 
 

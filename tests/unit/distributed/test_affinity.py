@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_accel.distributed.affinity import bind_rank, plan, shares
+from pytest_accel.distributed.worker import bind_rank, plan, shares
 from pytest_accel.platforms.host import DeviceAffinity, Topology
 
 
@@ -140,7 +140,7 @@ def test_all_threads_are_bound_and_two_ranks_apart():
         run(
             f"""
             import json, os, threading
-            from pytest_accel.distributed.affinity import bind_rank
+            from pytest_accel.distributed.worker import bind_rank
             stop = threading.Event()
             threads = [threading.Thread(target=stop.wait) for _ in range(2)]
             threads[0].start()
@@ -162,7 +162,7 @@ def test_cpus_that_the_kernel_refuses_leave_the_process_as_it_was():
     text, kept = run(
         """
         import json, os
-        from pytest_accel.distributed import affinity
+        from pytest_accel.distributed import worker as affinity
         before = os.sched_getaffinity(0)
         affinity.plan = lambda *args, **options: [frozenset({1000})]
         text = affinity.bind_rank(mode="auto", device_uuids=["GPU-1"], local_rank=0)

@@ -26,9 +26,10 @@ from pytest_accel.distributed.launcher import (
     read_secret,
     write_secret,
 )
-from pytest_accel.distributed.processes import RankCommand, RankSpec, WorkerError, processes_of
+from pytest_accel.distributed.processes import RankCommand, RankSpec, WorkerError
 from pytest_accel.options import GROUP_ID_VARIABLE, SECRET_VARIABLE, WORKER_VARIABLE
 from tests.support.gloo import free_port
+from tests.support.processes import processes_of
 from tests.support.waiting import eventually
 
 LONG_S = 60.0  # only a broken test waits so long

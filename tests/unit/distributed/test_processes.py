@@ -6,7 +6,6 @@ import errno
 import fcntl
 import json
 import os
-import secrets
 import signal
 import socket
 import subprocess
@@ -25,9 +24,7 @@ from pytest_accel.distributed.processes import (
     WorkerError,
     ancestry,
     descendants,
-    end_processes,
     exit_words,
-    processes_of,
     tail,
 )
 from pytest_accel.options import GROUP_ID_VARIABLE, WORKER_VARIABLE
@@ -181,83 +178,6 @@ def test_folder_of_a_thousand_levels_is_removed(tmp_path):
 )
 def test_exit_status_is_described(status, words):
     assert exit_words(status) == words
-
-
-# --- processes of a group ---------------------------------------------------------------------------------
-
-DEAF = """
-import signal, subprocess, sys, time
-for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-    signal.signal(number, signal.SIG_IGN)
-subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
-print("ready", flush=True)
-time.sleep(600)
-"""
-
-
-@pytest.fixture
-def group():
-    return secrets.token_hex(8)
-
-
-@pytest.fixture
-def start():
-    started = []
-
-    def start(group_id: str, program: str = DEAF) -> subprocess.Popen[str]:
-        environ = {**os.environ, GROUP_ID_VARIABLE: group_id}
-        process = subprocess.Popen(
-            [sys.executable, "-c", program],
-            env=environ,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        started.append((group_id, process))
-        assert process.stdout.readline() == "ready\n"
-        return process
-
-    yield start
-    for group_id, process in started:
-        end_processes(group_id)
-        process.communicate()
-
-
-@pytest.mark.parametrize("old_kernel", [False, True])
-def test_processes_of_one_group_are_found_and_ended(group, start, monkeypatch, old_kernel):
-    if old_kernel:
-
-        def refuse(pid):
-            raise OSError(errno.ENOSYS, "")
-
-        monkeypatch.setattr(os, "pidfd_open", refuse)
-    first, _, other = start(group), start(f"{group}.1"), start(f"{group}0")
-    found = processes_of(group)
-    assert len(found) == 4  # two, and what each of them started in a session of its own
-    assert first.pid in found
-    assert len(processes_of(f"{group}.1")) == 2
-    assert end_processes(group) == []
-    assert processes_of(group) == []
-    assert other.poll() is None
-
-
-def test_process_that_reuses_a_pid_is_not_killed(group, start):
-    process = start(group)
-    processes._kill(process.pid, "another")
-    assert process.poll() is None
-    assert process.pid in processes_of(group)
-
-
-def test_zombie_is_not_listed(group, start):
-    process = start(group, "print('ready', flush=True)")
-    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    assert processes_of(group) == []
-
-
-def test_without_proc_nothing_is_found(group, monkeypatch, tmp_path):
-    (tmp_path / "10").mkdir()  # of another user, or gone between two reads
-    monkeypatch.setattr(processes, "_PROC", tmp_path)
-    assert end_processes(group) == []
 
 
 def test_descendants_include_grandchildren(tmp_path):

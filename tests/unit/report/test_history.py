@@ -56,7 +56,7 @@ def stepped(at: int = 14, **after) -> tuple[Point, ...]:
 def suspects(points) -> tuple[str, ...]:
     (shift,) = shifts(trend(points), lambda each: ENVIRONMENTS.get(each.environment))
     assert (shift.last.session, shift.first.session) == ("s13", "s14")
-    assert shift.is_slower
+    assert shift.change.relative < 0
     assert shift.change.relative == pytest.approx(-0.1, abs=0.005)
     return shift.suspects
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from pytest_accel.commands.registry import by_keyword
-from pytest_accel.report.remedies import kept_options, keyword, next_commands, remedy, rerun
 from pytest_accel.report.terminal import vanished_text
+from pytest_accel.report.verdicts import kept_options, keyword, next_commands, remedy, rerun
 from pytest_accel.stats.gate import Outcome
 from tests.support.results import a_platform_shift, make_result
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_accel.report.comparison import explanation, screen, upgrade_results
 from pytest_accel.report.markdown import render_summary
-from pytest_accel.report.upgrade import explanation, screen, upgrade_results
 from pytest_accel.stats.gate import Outcome
 from pytest_accel.stats.paired import PairedBenchmark, Sessions, Slot, follow, judge_pairs
 from pytest_accel.stats.results import Ending, ReportLine, Result, SessionResults

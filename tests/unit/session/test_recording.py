@@ -9,9 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_accel.report.remedies import REPLACE_RUNS
 from pytest_accel.report.terminal import frozen_text
-from pytest_accel.session import recording
+from pytest_accel.report.verdicts import REPLACE_RUNS
 from pytest_accel.session.recording import record as record_runs
 from pytest_accel.session.recording import refuse_disturbed
 from pytest_accel.session.results import lines_of
@@ -67,13 +66,12 @@ def test_unstorable_value_fails_the_test_and_keeps_the_runs(tmp_path):
     assert not (tmp_path / "h200").exists()
 
 
-@pytest.mark.parametrize("has_room", ["", "first", "second"])
-def test_runs_reach_a_temporary_folder_with_room_or_the_screen(tmp_path, monkeypatch, has_room):
-    folders = [tmp_path / name for name in ("first", "second")]
-    monkeypatch.setattr("tempfile.tempdir", str(folders[0]))
-    monkeypatch.setattr(recording, "_OTHER_TEMPORARY", [str(folders[1])])
+@pytest.mark.parametrize("has_room", [True, False])
+def test_runs_reach_the_temporary_folder_or_the_screen(tmp_path, monkeypatch, has_room):
+    folder = tmp_path / "temporary"
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
     if has_room:
-        (tmp_path / has_room).mkdir()
+        folder.mkdir()
     found = make_case(tmp_path, runs=runs(1), record=2, update=True)
     record_runs(found, BaselineStore(tmp_path), "s1")
     files = list(tmp_path.rglob("pytest-accel-unsaved-*"))

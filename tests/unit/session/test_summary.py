@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from pytest_accel.distributed.device_check import DeviceCheck, Reading
 from pytest_accel.options import Settings
 from pytest_accel.platforms.catalogue import PlatformName
-from pytest_accel.report.remedies import REPLACE_RUNS, next_commands
+from pytest_accel.report.verdicts import REPLACE_RUNS, next_commands
 from pytest_accel.session.summary import device_check_lines, summary_lines
 from pytest_accel.stats.results import Ending
 from tests.support.results import make_result

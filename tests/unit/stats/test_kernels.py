@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_accel.report.kernels import kernel_rows, waterfall
+from pytest_accel.report.comparison import kernel_rows, waterfall
 from pytest_accel.stats.causes import kernel_causes
 from pytest_accel.stats.kernels import (
     IDLE,

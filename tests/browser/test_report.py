@@ -153,6 +153,19 @@ def test_row_opens_to_its_plots_words_suspects_and_commands_and_fits_any_width(o
     edge = details.locator(".plot .bglayer, .plot .nsewdrag").first.bounding_box()
     label = details.locator(".plot .annotation-text", has_text="tolerance").first.bounding_box()
     assert label["x"] >= edge["x"] + edge["width"]
+    # Plots of the session appear when they come into view.
+    assert page.locator("#plot-list svg").count() == 0
+    titles = page.locator("figcaption").all_inner_texts()
+    assert titles == [
+        "Throughput over batch size: resnet50 train",
+        "Scaling efficiency",
+        "Energy against throughput: images",
+    ]
+    page.locator("#plots").scroll_into_view_if_needed()
+    page.locator("#plot-list " + PLOT).first.wait_for()
+    sweep = page.locator("#plot-list figure").first.inner_text()
+    assert "published: a100 (CARAML, ResNet50)" in sweep
+    assert "gh200, baseline" in sweep
     for width in (320, 390, 768, 961, 1061, 1341, 1440, 1920):
         page.set_viewport_size({"width": width, "height": 800})
         assert (width, overflow(page), page.evaluate(OUTSIDE)) == (width, 0, [])
@@ -242,6 +255,21 @@ def a_broken_row() -> str:
     return render_page(make_session(results), plotly_js=PLOTLESS)
 
 
+def test_runs_of_a_metric_that_failed_are_drawn(opened, library):
+    result = make_result(Outcome.REGRESSED, name="test_fed")
+    runs = {
+        side: tuple(replace(run, metrics={"loader_efficiency": share}) for run in getattr(result, side))
+        for side, share in (("baseline", 1.52), ("runs", 0.98))
+    }
+    verdict = replace(result.verdict, of="loader_efficiency")
+    result = replace(result, **runs, verdicts=(replace(result.verdict, outcome=Outcome.OK), verdict))
+    details = open_row(opened(render_page(make_session([result]), plotly_js=library)), "test_fed")
+    plot = details.locator("section", has_text="A dot is a run.").first.locator(".plot")
+    plot.locator("svg.main-svg").first.wait_for()
+    assert plot.locator("path.point").count() == 8
+    assert plot.locator(".ytitle").text_content() == "loader efficiency"
+
+
 def test_change_beyond_its_picture_has_an_arrow_and_what_drifted_a_badge(opened):
     page = opened(a_broken_row())
     row = page.locator("tr.row", has_text="test_far")
@@ -318,6 +346,11 @@ def test_printing_shows_every_row(opened):
 
 def test_plots_are_printed_in_light_on_white_and_nothing_is_folded(opened, text):
     page = opened(text, color_scheme="dark")
+    while not page.evaluate(
+        "Boolean(window.Plotly)"
+    ):  # idle time: nothing was scrolled to, so nothing is drawn
+        page.wait_for_timeout(50)  # the page's policy forbids wait_for_function's polling
+    assert page.locator("#plot-list svg").count() == 0
     open_row(page, "vit_l_32").locator(PLOT).nth(3).wait_for()
     seen = """() => {
       const plot = document.querySelector("tr.details .plot svg.main-svg");
@@ -327,6 +360,7 @@ def test_plots_are_printed_in_light_on_white_and_nothing_is_folded(opened, text)
         label: getComputedStyle(document.querySelector(".annotation-text")).fill,
         folded: document.querySelectorAll("details:not([open])").length > 0,
       };
+      window.plots = document.querySelectorAll("#plot-list .plot path.point").length;
     }"""
     page.evaluate(f"addEventListener('beforeprint', {seen})")
     page.evaluate(seen)
@@ -337,6 +371,7 @@ def test_plots_are_printed_in_light_on_white_and_nothing_is_folded(opened, text)
     assert printed["width"] == 640
     assert printed["label"] != before["label"]
     assert (before["folded"], printed["folded"]) == (True, False)
+    assert page.evaluate("window.plots") > 0
     page.evaluate(seen)
     assert page.evaluate("window.seen") == before
     page.emulate_media(media="print", color_scheme="dark")

@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_accel.report.page.plots import MOST_ROUNDS, Nights, past, rounds
+from pytest_accel.report.page.plots import MOST_ROUNDS, Nights, past, rounds, sweeps
 from pytest_accel.report.page.rows import details, from_to, shortened, table, unbroken
 from pytest_accel.report.terminal import way_out
 from pytest_accel.report.verdicts import (
@@ -118,9 +118,11 @@ def render_page(
     thinned = (
         f"To keep the page small, at most {most} rounds of a run are drawn." if most < MOST_ROUNDS else ""
     )
+    plots = sweeps(session.results)
     content = {
         "session": session.session,
         "table": table(session.results),
+        "plots": plots,
         "details": [
             details(result, session.command, session.results, has_past=each is not None)
             for result, each in zip(session.results, pasts, strict=True)
@@ -133,7 +135,9 @@ def render_page(
     # ASCII JSON in which nothing can end the script element, or begin another.
     text = json.dumps(content, separators=(",", ":"), allow_nan=False)
     data = text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-    return _template().render(_context(session), data=data, style=_asset("page.css"), **_scripts(plotly_js))
+    return _template().render(
+        _context(session), has_plots=bool(plots), data=data, style=_asset("page.css"), **_scripts(plotly_js)
+    )
 
 
 def _scripts(plotly_js: bytes) -> dict[str, str]:

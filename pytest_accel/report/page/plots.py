@@ -1,15 +1,16 @@
-"""Data of the plots: rounds and history of a benchmark."""
+"""Data of the plots: rounds and history of a benchmark; batch sizes across benchmarks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pytest_accel.report.history import unchanged
 from pytest_accel.report.terminal import changed
 from pytest_accel.stats.comparison import was_slowed
-from pytest_accel.stats.gate import Outcome, Policy, interval
-from pytest_accel.stats.quantities import percent
+from pytest_accel.stats.gate import THROUGHPUT, Outcome, Policy, interval
+from pytest_accel.stats.quantities import percent, si
 from pytest_accel.stats.results import Result
 from pytest_accel.stats.run import Run
 
@@ -18,11 +19,17 @@ if TYPE_CHECKING:  # SQLite is loaded only where it is needed
 
 _DIGITS = 6  # of what is only drawn: a pixel is a thousandth of a plot
 MOST_ROUNDS = 60  # of a run
+MOST_SWEEPS = 12  # the table has every figure
+BATCH_SIZE = "batch_size"
+_FOLLOWS = frozenset({BATCH_SIZE, "distinct_batches", "epoch_size", "lr"})  # depend on the batch size
 Nights = dict[tuple[str, str, str], int]  # time, session and revision, each once: benchmarks share them
 
 
 def drawn(value: float) -> float:
     return float(f"{value:.{_DIGITS}g}")
+
+
+# --- one benchmark ----------------------------------------------------------------------------------
 
 
 def rounds(result: Result, most: int) -> dict[str, object] | None:
@@ -89,4 +96,86 @@ def past(result: Result, trend: Trend | None, nights: Nights) -> dict[str, objec
         ],
         "unchanged": unchanged(trend),
         "left_out": left_out,
+    }
+
+
+# --- across benchmarks ------------------------------------------------------------------------------
+
+
+def sweeps(results: Sequence[Result]) -> list[dict[str, object]]:
+    """Return throughput over batch size, a plot a workload, a line a platform and configuration, each beside its baseline's."""
+    workloads: dict[tuple[str, str], dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
+    for result in results:
+        if result.runs and _batch(result):
+            workloads[_workload(result), result.unit][_line(result)].append(result)
+    plots: list[dict[str, object]] = []
+    for (workload, unit), lines in workloads.items():
+        swept = {name: line for name, line in lines.items() if len(set(map(_batch, line))) > 1}
+        if swept:
+            plots.append(
+                {
+                    "title": f"Throughput over batch size: {workload}",
+                    "unit": f"{unit}/s",
+                    "lines": [
+                        {
+                            "name": name,
+                            "points": _points(line, lambda result: result.throughput),
+                            "then": _points(line, lambda result: result.baseline_throughput),
+                        }
+                        for name, line in _line_names(swept).items()
+                    ],
+                    "published": _published([each for line in swept.values() for each in line], f"{unit}/s"),
+                }
+            )
+    return plots[:MOST_SWEEPS]
+
+
+def _published(results: Iterable[Result], unit: str) -> list[dict[str, object]]:
+    """Return the published figures beside these benchmarks, a curve a source and platform."""
+    curves: dict[str, dict[int, tuple[float, str]]] = defaultdict(dict)
+    for result in results:
+        for figure in result.references:
+            if figure.metric == THROUGHPUT and figure.unit == unit:
+                curve = curves[f"{figure.platform} ({figure.source})"]
+                curve.setdefault(_batch(result), (drawn(figure.value), ", ".join(figure.flags)))
+    return [
+        {"name": name, "points": [(size, value, flags) for size, (value, flags) in sorted(curve.items())]}
+        for name, curve in curves.items()
+    ]
+
+
+def _points(line: Sequence[Result], value: Callable[[Result], float | None]) -> list[tuple[int, float, str]]:
+    known = ((result, value(result)) for result in line)
+    return sorted(
+        (_batch(result), drawn(found), f"{si(found)} {result.unit}/s")
+        for result, found in known
+        if found is not None
+    )
+
+
+def _batch(result: Result) -> int:
+    """Return its batch size; 0 where it has none."""
+    size = result.configuration.get(BATCH_SIZE)
+    return size if isinstance(size, int) and not isinstance(size, bool) and size > 0 else 0
+
+
+def _workload(result: Result) -> str:
+    parts = (result.configuration.get("model"), result.configuration.get("task"))
+    return " ".join(str(part) for part in parts if part) or result.name.partition("[")[0]
+
+
+def _line(result: Result) -> str:
+    """Return what the members of one line share: all but the batch size."""
+    shared = sorted((name, value) for name, value in result.configuration.items() if name not in _FOLLOWS)
+    parts = [f"{name}={value}" for name, value in shared]
+    return "\0".join([result.platform, result.name.partition("[")[0], *parts])
+
+
+def _line_names(lines: Mapping[str, Sequence[Result]]) -> dict[str, Sequence[Result]]:
+    """Name each line by its platform and by what its configuration has and another's has not."""
+    keys = {name: name.split("\0") for name in lines}
+    common = set.intersection(*map(set, keys.values()))
+    return {
+        ", ".join([parts[0], *(part for part in parts[1:] if part not in common)]): lines[name]
+        for name, parts in keys.items()
     }

@@ -23,8 +23,8 @@ from pytest_accel.report.verdicts import (
     status_word,
 )
 from pytest_accel.stats.causes import cause_lines, lost
-from pytest_accel.stats.gate import THROUGHPUT, Verdict
-from pytest_accel.stats.metric_gates import is_rate, shown_name
+from pytest_accel.stats.gate import THROUGHPUT, Outcome, Verdict
+from pytest_accel.stats.metric_gates import is_rate, less_is_better, shown_name
 from pytest_accel.stats.quantities import ASSUMED, counted, noise_percent, percent, seconds, si
 from pytest_accel.stats.results import Ending, ReferenceFigure, ReportLine, Result, status_of
 from pytest_accel.stats.run import Run
@@ -239,6 +239,27 @@ def _values(runs: Sequence[Run], name: str) -> list[float]:
     return [run.metrics[name] for run in runs if name in run.metrics]
 
 
+def failed_metrics(result: Result) -> list[dict[str, object]]:
+    """Return the runs of every metric that failed a benchmark, for a plot each."""
+    found = []
+    for verdict in deciding(result) if result.failed else ():
+        then, now = _values(result.baseline, verdict.of), _values(result.runs, verdict.of)
+        if verdict.outcome in (Outcome.OK, Outcome.IMPROVED) or not then:
+            continue
+        sign = 1 if less_is_better(verdict.of) else -1
+        found.append(
+            {
+                "title": title(verdict.of),
+                "is_share": bool(_PERCENTAGES.search(verdict.of)),
+                "then": [(value, metric(verdict.of, value)[1]) for value in then],
+                "now": [(value, metric(verdict.of, value)[1]) for value in now],
+                "limit": median(then) * (1 + sign * verdict.tolerance),
+                "tolerance_text": percent(verdict.tolerance),
+            }
+        )
+    return found
+
+
 # --- details -----------------------------------------------------------------------------------------
 
 
@@ -258,6 +279,7 @@ def details(
         "same": bool(result.runs and result.baseline and not result.changes),
         "published": [_reference_details(figure) for figure in result.references if not figure.expected],
         "expected": [_reference_details(figure) for figure in result.references if figure.expected],
+        "failed_metrics": failed_metrics(result),
         "kernels": _kernels(result),
         "metrics": _metrics(result),
         "configuration": [(name, _shown(value)) for name, value in sorted(result.configuration.items())],

@@ -16,7 +16,7 @@ import pytest
 
 from pytest_accel.report import page as document
 from pytest_accel.report.page import ReportError, read_plotly_js, render_page, write_page
-from pytest_accel.report.page.plots import past, rounds
+from pytest_accel.report.page.plots import past, rounds, sweeps
 from pytest_accel.report.page.rows import metric, picture
 from pytest_accel.report.terminal import changed, line_of
 from pytest_accel.report.verdicts import VERDICTS, headline_of
@@ -28,6 +28,7 @@ from tests.support.kernels import lost_attention
 from tests.support.results import (
     FINDINGS,
     HOSTILE,
+    a_sweep,
     hostile,
     make_result,
     make_session,
@@ -341,6 +342,11 @@ def test_metric_that_decided_is_what_row_and_headline_show():
     assert page.data["table"]["rows"][0]["picture"] == picture(result.verdicts[1])
     assert "test_fed gh200 loader efficiency 152.0 % → 98.0 % loader_efficiency: 32.3 % lower" in page.text
     assert page.text.count(result.text) == 1
+    found = details(result)
+    (plot,) = found["failed_metrics"]
+    assert plot["now"] == [[0.9, "90.0 %"], [0.98, "98.0 %"], [0.99, "99.0 %"]]
+    assert plot["limit"] == pytest.approx(1.52 * 0.95)
+    assert "failed_metrics" not in details(replace(result, failed=False))
 
 
 def test_traceback_is_one_text_whose_end_is_kept():
@@ -398,6 +404,33 @@ def test_history_shows_where_it_changed_and_shares_its_nights():
     assert past(result, series(result, 1), {}) is None
     assert "not valid" in past(replace(result, status=Outcome.INVALID), series(result), {})["left_out"]
     assert past(result, None, {}) is None
+
+
+def test_sweep_is_drawn_with_the_published_figures_beside_it():
+    (plot,) = sweeps(a_sweep())
+    assert plot["title"] == "Throughput over batch size: resnet50 train"
+    (line,) = plot["lines"]
+    sizes = [16, 32, 64, 128, 256, 512, 1024]
+    assert [[size for size, _, _ in line[side]] for side in ("points", "then")] == [sizes, sizes]
+    stored = [each.baseline_throughput for each in a_sweep()]
+    assert [value for _, value, _ in line["then"]] == pytest.approx(stored, rel=1e-5)
+    (plot,) = sweeps(
+        [replace(each, baseline=()) if each.name.endswith("[16]") else each for each in a_sweep()]
+    )
+    assert [size for size, _, _ in plot["lines"][0]["then"]] == sizes[1:]
+    (plot,) = sweeps(a_sweep())
+    assert [curve["name"] for curve in plot["published"]] == [
+        "gh200 (CARAML, ResNet50)",
+        "a100 (CARAML, ResNet50)",
+    ]
+    assert plot["published"][0]["points"][-1][2] == "approximate"
+    other = [replace(each, configuration={**each.configuration, "precision": "fp16"}) for each in a_sweep()]
+    (plot,) = sweeps([*a_sweep(), *other])
+    assert [line["name"] for line in plot["lines"]] == ["gh200, precision=bf16", "gh200, precision=fp16"]
+
+
+def test_page_without_a_sweep_has_no_plots_across_benchmarks():
+    assert 'id="plots"' not in render_page(make_session([make_result(Ending.SKIPPED)]), plotly_js=LIBRARY)
 
 
 # --- one file, and nothing from outside in it -----------------------------------------------------------

@@ -10,7 +10,7 @@ function panel(id) {
     found.note && make("pre", { class: "wide", tabindex: "0" }, found.note),
     found.kernels && kernelsBlock(found.kernels),
   ];
-  const left = [rounds && roundsBlock(rounds), past && pastBlock(past)].filter(Boolean);
+  const left = [...(found.failed_metrics ?? []).map(metricBlock), rounds && roundsBlock(rounds), past && pastBlock(past)].filter(Boolean);
   const right = [
     found.causes && block("What explains the loss", definitions(found.causes)),
     found.changes && changesBlock(found.changes),
@@ -36,6 +36,14 @@ function panel(id) {
       : make("div", { class: "stack wide" }, left, right),
     make("div", { class: "stack wide" }, below),
   );
+}
+
+/** The runs of a metric that failed it. */
+function metricBlock(found) {
+  const plot = make("div", { class: "plot low", role: "img", "aria-label": `${found.title} of each run` });
+  queueMicrotask(() => draw(plot, () => metricFigure(found)));
+  const listed = (points) => points.map(([, text]) => text).join(", ");
+  return block(found.title, plot, make("p", { class: "caption" }, `A dot is a run. Baseline: ${listed(found.then)}. This session: ${listed(found.now)}.`));
 }
 
 /** What a loss consists of: bars from the baseline's step time to this session's, and the same as a table. */

@@ -13,9 +13,8 @@ from typing import Generic, TypeVar
 
 from pytest_accel.doctor import gpus, host, software
 from pytest_accel.doctor.findings import DEVICES, Finding, Sheet
-from pytest_accel.platforms import amd
 from pytest_accel.platforms.host import HostFiles, allowed_cpus
-from pytest_accel.platforms.machine import find_ipus
+from pytest_accel.platforms.machine import find_amd, find_ipus
 from pytest_accel.stats.quantities import gibibytes
 
 T = TypeVar("T")
@@ -106,7 +105,7 @@ class Check(Generic[T]):
 
 def _other_devices(files: HostFiles, environ: Mapping[str, str]) -> tuple[int, list[Finding]]:
     """Return the number of AMD GPUs, and findings on all devices of other vendors than NVIDIA."""
-    cards, problems = amd.find(environ, sys=files.root / "sys")
+    cards, problems = find_amd(environ, sys=files.root / "sys")
     ipus, ipu_problems = find_ipus()
     findings = []
     for device in (*cards, *ipus):

@@ -13,7 +13,7 @@ from contextlib import suppress
 from importlib import metadata
 from typing import TypeAlias
 
-from pytest_accel.platforms.devices import DetectedDevice
+from pytest_accel.platforms.catalogue import DetectedDevice
 from pytest_accel.platforms.host import HostFiles, allowed_cpus, cpu_quota, format_list
 from pytest_accel.platforms.machine import find_cpu
 from pytest_accel.platforms.nvidia import opened

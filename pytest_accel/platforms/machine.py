@@ -11,15 +11,26 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from pytest_accel.platforms.catalogue import Catalogue, PlatformName, folder_part, load_catalogue
-from pytest_accel.platforms.devices import DetectedDevice
-from pytest_accel.platforms.host import SYS, DeviceAffinity, kfd_affinity, pci_affinity, read_file
+from pytest_accel.platforms import nvidia
+from pytest_accel.platforms.catalogue import (
+    Catalogue,
+    DetectedDevice,
+    PlatformName,
+    folder_part,
+    load_catalogue,
+    select_visible,
+)
+from pytest_accel.platforms.host import (
+    SYS,
+    DeviceAffinity,
+    kfd_affinity,
+    kfd_nodes,
+    kfd_properties,
+    pci_affinity,
+    read_file,
+)
 from pytest_accel.stats.quantities import counted
-
-if TYPE_CHECKING:
-    from pytest_accel.platforms.nvidia import Nvml
 
 CPUINFO = Path("/proc/cpuinfo")
 SOC_ID = Path("/sys/devices/soc0/soc_id")
@@ -139,11 +150,9 @@ def identified(device: DetectedDevice, catalogue: Catalogue) -> DetectedDevice:
 @cache
 def probe() -> Machine:
     """Query the drivers, once a process; `probe.cache_clear()` forgets their answers."""
-    from pytest_accel.platforms import amd, nvidia
-
     devices: list[DetectedDevice] = []
     problems: list[str] = []
-    for found, trouble in (nvidia.find(), amd.find(), find_ipus()):
+    for found, trouble in (nvidia.find(), find_amd(), find_ipus()):
         devices += found
         problems += trouble
     return Machine(cpu=find_cpu(), devices=tuple(devices), problems=tuple(problems))
@@ -191,6 +200,74 @@ def _need(platform: PlatformName, catalogue: Catalogue) -> str:
         kind = catalogue.devices.get(platform.device)
         each = f"{platform.per_node} x {kind.title if kind else platform.device}"
     return each if platform.nodes == 1 else f"{platform.nodes} nodes of {each}"
+
+
+# --- AMD GPUs, from the kernel's topology ----------------------------------------------------------
+
+# PCI device ids (amdgpu.ids of libdrm), for cards without a product name.
+_AMD_NAMES = {
+    0x7408: "AMD Instinct MI250X",
+    0x740C: "AMD Instinct MI250X / MI250",
+    0x740F: "AMD Instinct MI210",
+    0x74A0: "AMD Instinct MI300A",
+    0x74A1: "AMD Instinct MI300X",
+    0x74A5: "AMD Instinct MI325X",
+    0x74A9: "AMD Instinct MI300X HF",
+    0x74B5: "AMD Instinct MI300X VF",
+}
+# Heaps of a memory bank that belong to the device: frame buffer, visible to the host or not (kfd_sysfs.h).
+_FRAME_BUFFER_HEAPS = (1, 2)
+# MI250 and MI250X share an id and, by the version of ROCm, a name; their GCDs' compute units differ (AMD's data sheets).
+_MI250_BY_UNITS = {110: "AMD Instinct MI250X", 104: "AMD Instinct MI250"}
+
+
+def find_amd(
+    environ: Mapping[str, str] = os.environ, *, sys: Path = SYS
+) -> tuple[list[DetectedDevice], list[str]]:
+    """Return the visible AMD GPUs in HIP's order, and problems."""
+    gpus = _list_amd(sys)
+    devices = visible_devices(gpus, environ)
+    if gpus and not devices:
+        named = f"{len(gpus)} x {gpus[0].name}"
+        return [], [f"ROCR_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES leaves none of {named}"]
+    return devices, []
+
+
+def visible_devices(gpus: Sequence[DetectedDevice], environ: Mapping[str, str]) -> list[DetectedDevice]:
+    """Apply ROCR_VISIBLE_DEVICES, then HIP_VISIBLE_DEVICES (CUDA_VISIBLE_DEVICES if unset) to the rest."""
+    devices = list(gpus)
+    hip = environ.get("HIP_VISIBLE_DEVICES", environ.get("CUDA_VISIBLE_DEVICES"))
+    for spec in (environ.get("ROCR_VISIBLE_DEVICES"), hip):
+        devices = [devices[index] for index in select_visible(spec, [each.uuid for each in devices])]
+    return [replace(device, index=index) for index, device in enumerate(devices)]
+
+
+def _list_amd(sys: Path) -> list[DetectedDevice]:
+    """Return all GPUs in the order of their nodes, which is the runtime's; a GCD where a card has two."""
+    gpus: list[DetectedDevice] = []
+    for node, properties in kfd_nodes(sys):
+        if not properties.get("simd_count"):  # a CPU
+            continue
+        product = sys / f"class/drm/renderD{properties.get('drm_render_minor', 0)}/device/product_name"
+        device_id = properties.get("device_id", 0)
+        name = read_file(product)[0] or _AMD_NAMES.get(device_id, f"AMD device {device_id:#06x}")
+        if "MI250" in name.upper():
+            units = properties["simd_count"] // (properties.get("simd_per_cu") or 4)
+            name = _MI250_BY_UNITS.get(units, name)
+        banks = [kfd_properties(path) for path in node.glob("mem_banks/*/properties")]
+        sizes = [
+            bank.get("size_in_bytes", 0) for bank in banks if bank.get("heap_type") in _FRAME_BUFFER_HEAPS
+        ]
+        gpus.append(
+            DetectedDevice(
+                index=len(gpus),
+                name=name,
+                vendor="amd",
+                uuid=f"GPU-{properties.get('unique_id', 0):016x}",
+                memory_bytes=sum(sizes) or None,
+            )
+        )
+    return gpus
 
 
 # --- Graphcore IPUs ---------------------------------------------------------------------------------
@@ -247,9 +324,7 @@ def device_affinities(uuids: Sequence[str | None], *, sys: Path = SYS) -> list[D
     """Return the affinity of each device; None for None, which is a rank without a device."""
     if not any(uuids):
         return [None if uuid is None else DeviceAffinity(problem="its device has no UUID") for uuid in uuids]
-    from pytest_accel.platforms.nvidia import opened
-
-    with opened() as nvml:
+    with nvidia.opened() as nvml:
         return [
             uuid
             if uuid is None
@@ -260,7 +335,7 @@ def device_affinities(uuids: Sequence[str | None], *, sys: Path = SYS) -> list[D
         ]
 
 
-def _from_nvml(nvml: Nvml, uuid: str, sys: Path) -> DeviceAffinity | None:
+def _from_nvml(nvml: nvidia.Nvml, uuid: str, sys: Path) -> DeviceAffinity | None:
     """Return None for a device that NVML does not know."""
     handle = nvml.handle(uuid)
     if handle is None:

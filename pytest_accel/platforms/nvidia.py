@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pytest_accel.platforms.devices import DetectedDevice, select_visible, uses_ordinals
+from pytest_accel.platforms.catalogue import DetectedDevice, select_visible, uses_ordinals
 
 # NVML's return codes (nvml.h), where its own words are unclear.
 REASONS = {

@@ -38,8 +38,7 @@ from pytest_accel.measure.rounds import (
     warm_up,
 )
 from pytest_accel.options import Settings
-from pytest_accel.platforms.catalogue import PlatformName
-from pytest_accel.platforms.devices import DetectedDevice
+from pytest_accel.platforms.catalogue import DetectedDevice, PlatformName
 from pytest_accel.platforms.environment import compiled_counts
 from pytest_accel.session.device import (
     BINDING,

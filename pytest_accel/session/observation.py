@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import pytest
 
     from pytest_accel.measure.rounds import Ranks
-    from pytest_accel.platforms.devices import DetectedDevice
+    from pytest_accel.platforms.catalogue import DetectedDevice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,8 @@ import pytest
 
 from pytest_accel.measure.arguments import (
     ArgumentError,
+    OutOfMemory,
+    StepError,
     Workload,
     check_arguments,
     check_gated,
@@ -21,7 +23,6 @@ from pytest_accel.measure.arguments import (
     select_gates,
 )
 from pytest_accel.measure.device import CudaDevice, Device
-from pytest_accel.measure.errors import OutOfMemory, StepError
 from pytest_accel.measure.profile import profile_step
 from pytest_accel.measure.rounds import (
     ALONE,

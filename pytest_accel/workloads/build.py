@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from pytest_accel.measure.arguments import check_whole, unknown_value
 from pytest_accel.measure.device import widen_device_queues
-from pytest_accel.measure.errors import check_whole, unknown_value
 from pytest_accel.workloads.compile import check_compile, compiled_apart, resolve_compile
 from pytest_accel.workloads.config import MEMORY_FORMATS, Configuration, StepConfig, callable_name
 from pytest_accel.workloads.data.files import IMAGE_SETS, ImageSet

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from pytest_accel.measure.errors import OutOfMemory, StepError, unknown_value
+from pytest_accel.measure.arguments import OutOfMemory, StepError, unknown_value
 from pytest_accel.options import COMPILE_MODES
 from pytest_accel.workloads.config import StepConfig
 from pytest_accel.workloads.data.sources import Batch

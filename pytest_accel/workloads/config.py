@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, TypedDict
 
 import torch
 
-from pytest_accel.measure.errors import check_whole, unknown_value
+from pytest_accel.measure.arguments import check_whole, unknown_value
 from pytest_accel.measure.rounds import Alone, Ranks
 from pytest_accel.stats.quantities import did_you_mean
 from pytest_accel.workloads.precision import PRECISIONS, resolve_precision

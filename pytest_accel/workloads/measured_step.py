@@ -12,8 +12,8 @@ from typing import Any, Unpack, cast
 
 import torch
 
+from pytest_accel.measure.arguments import CannotFit, OutOfMemory, StepError
 from pytest_accel.measure.device import Device
-from pytest_accel.measure.errors import CannotFit, OutOfMemory, StepError
 from pytest_accel.measure.rounds import Ranks, latencies, percentile, seconds_per_call
 from pytest_accel.options import data_root
 from pytest_accel.session.accel import Accel

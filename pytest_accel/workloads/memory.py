@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from pytest_accel.measure.errors import CannotFit, OutOfMemory, StepError, says_out_of_memory
+from pytest_accel.measure.arguments import CannotFit, OutOfMemory, StepError, says_out_of_memory
 from pytest_accel.stats.quantities import gibibytes
 from pytest_accel.workloads.config import StepConfig
 from pytest_accel.workloads.data.files import DataError

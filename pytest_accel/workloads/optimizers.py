@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pytest_accel.measure.errors import unknown_value
+from pytest_accel.measure.arguments import unknown_value
 from pytest_accel.stats.quantities import did_you_mean
 from pytest_accel.workloads.config import OptimizerFactory, StepConfig, callable_name
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from pytest_accel.measure.errors import unknown_value
+from pytest_accel.measure.arguments import unknown_value
 from pytest_accel.measure.rounds import Alone, Ranks
 from pytest_accel.workloads.config import StepConfig
 from pytest_accel.workloads.input_pipeline import ModelTask, rank_seed

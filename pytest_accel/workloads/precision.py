@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pytest_accel.measure.errors import unknown_value
+from pytest_accel.measure.arguments import unknown_value
 from pytest_accel.platforms.catalogue import ALTERNATIVES
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Self, Unpack
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from pytest_accel.measure.errors import StepError
+from pytest_accel.measure.arguments import StepError
 from pytest_accel.measure.rounds import Alone, Ranks
 from pytest_accel.workloads.build import Parts, assemble
 from pytest_accel.workloads.compile import (

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_accel.measure.errors import StepError
+from pytest_accel.measure.arguments import StepError
 from pytest_accel.workloads.data.images import open_images
 from pytest_accel.workloads.data.sources import LoaderSource, MemorySource
 from pytest_accel.workloads.step import InferStep, TrainStep

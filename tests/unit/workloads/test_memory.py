@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_accel.measure.errors import CannotFit
+from pytest_accel.measure.arguments import CannotFit
 from pytest_accel.measure.rounds import Alone
 from pytest_accel.workloads import build
 from pytest_accel.workloads import memory as memory_module

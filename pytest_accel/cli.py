@@ -81,7 +81,7 @@ def _divide(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from pytest_accel._version import __version__
+    from pytest_accel import __version__
 
     parser = argparse.ArgumentParser(
         prog="pytest-accel",

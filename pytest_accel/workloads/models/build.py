@@ -18,7 +18,7 @@ from torch import nn
 from pytest_accel.stats.quantities import did_you_mean
 from pytest_accel.workloads.config import Model, StepConfig, callable_name
 from pytest_accel.workloads.input_pipeline import ModelInfo, ModelTask
-from pytest_accel.workloads.models import bert, convnets, dino, gpt, segmentation
+from pytest_accel.workloads.models import convnets, dino, gpt, libraries
 from pytest_accel.workloads.models.detection import build_detector
 
 WHERE_NAMES_COME_FROM = (
@@ -36,13 +36,13 @@ Recipe: TypeAlias = tuple[Callable[[], nn.Module], ModelInfo]
 
 # Builders by name, the task and the package that they need
 _BUILDERS: tuple[tuple[Mapping[str, Any], Any, ModelTask, str], ...] = (
-    (segmentation.SEGFORMERS, segmentation.build_segformer, "segmentation", "segmentation_models_pytorch"),
-    (segmentation.DEEPLABS, segmentation.build_deeplabv3plus, "segmentation", "segmentation_models_pytorch"),
+    (libraries.SEGFORMERS, libraries.build_segformer, "segmentation", "segmentation_models_pytorch"),
+    (libraries.DEEPLABS, libraries.build_deeplabv3plus, "segmentation", "segmentation_models_pytorch"),
     (dino.DINO_SHAPES, dino.build_dino, "detection", "timm"),
     (gpt.GPT_SHAPES, gpt.build_gpt, "language", "torch"),
     (convnets.WIDE_RESNET_WIDTHS, convnets.build_wide_resnet, "classification", "torch"),
     (convnets.AUTOENCODER_WIDTHS, convnets.build_autoencoder, "reconstruction", "torch"),
-    (bert.BERT_SHAPES, bert.build_bert, "answering", "transformers"),
+    (libraries.BERT_SHAPES, libraries.build_bert, "answering", "transformers"),
 )
 ZOO = {
     name: (partial(build, name), task, package) for names, build, task, package in _BUILDERS for name in names
@@ -190,7 +190,7 @@ def _from_zoo(name: str, image_size: int | None, options: dict[str, Any]) -> Rec
         name=f"zoo/{name}",
         task=task,
         image_size=image_size,
-        crop=segmentation.CROPS.get(name),
+        crop=libraries.CROPS.get(name),
         channels=options.get("channels"),
     )
     return partial(build, **options), info

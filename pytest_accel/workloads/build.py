@@ -16,10 +16,9 @@ from pytest_accel.workloads.config import MEMORY_FORMATS, Configuration, StepCon
 from pytest_accel.workloads.data.files import IMAGE_SETS, ImageSet
 from pytest_accel.workloads.data.images import open_images
 from pytest_accel.workloads.data.sources import Batch
-from pytest_accel.workloads.flops import output_classes
+from pytest_accel.workloads.demand import check_fits, output_classes
 from pytest_accel.workloads.input_pipeline import InputPipeline, ModelInfo, ModelTask, Plan, Sizes
 from pytest_accel.workloads.kernels import check_tuned, replace_slow_layers
-from pytest_accel.workloads.memory import check_fits
 from pytest_accel.workloads.models.build import build_model, check_model_options, task_of
 from pytest_accel.workloads.optimizers import check_updates
 from pytest_accel.workloads.parallel import check_sharding

@@ -22,9 +22,8 @@ from pytest_accel.measure.arguments import OutOfMemory, StepError, unknown_value
 from pytest_accel.options import COMPILE_MODES
 from pytest_accel.workloads.config import StepConfig
 from pytest_accel.workloads.data.sources import Batch
-from pytest_accel.workloads.flops import count
+from pytest_accel.workloads.demand import count, is_out_of_memory
 from pytest_accel.workloads.input_pipeline import InputPipeline, ModelInfo, Plan
-from pytest_accel.workloads.memory import is_out_of_memory
 from pytest_accel.workloads.models.build import task_of
 
 CUDA_GRAPH_MODES = ("reduce-overhead", "max-autotune")

@@ -40,9 +40,8 @@ from pytest_accel.workloads.config import (
     callable_name,
 )
 from pytest_accel.workloads.data.sources import Batch, BatchSource, RotatingSource
-from pytest_accel.workloads.flops import Demand, count, demand_of
+from pytest_accel.workloads.demand import Demand, count, demand_of, explained_out_of_memory
 from pytest_accel.workloads.input_pipeline import rank_seed
-from pytest_accel.workloads.memory import explained_out_of_memory
 from pytest_accel.workloads.models.gpt import attention_backend
 from pytest_accel.workloads.optimizers import OPTIMIZERS, build_step_optimizer, clip_gradients
 from pytest_accel.workloads.parallel import blocks_of, check_shardable, data_parallel, local, shard

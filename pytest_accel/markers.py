@@ -146,7 +146,6 @@ def wanted_words(expression: str) -> set[str]:
 
 
 def wanted_platforms(expression: str, catalogue: Catalogue) -> set[PlatformName]:
-    """Return the platforms among the names that a `-m` expression selects."""
     names = (catalogue.find(word) for word in wanted_words(expression))
     return {name for name in names if name is not None}
 

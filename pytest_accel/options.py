@@ -290,7 +290,6 @@ class Settings:
 
     @property
     def fixed_tolerance(self) -> float | None:
-        """The tolerance, where it is a number."""
         return None if self.tolerance == "auto" else self.tolerance
 
     @property
@@ -300,7 +299,6 @@ class Settings:
 
     @property
     def output_files(self) -> tuple[tuple[str, str], ...]:
-        """Requested files as (option, file)."""
         json = (("json", self.json),) if self.json else ()
         return (*(("report", file) for file in self.reports), *json)
 
@@ -320,7 +318,6 @@ MARKER_KEYS = tuple(MARKER_OPTIONS)
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """Declare every setting as an option, an ini value, or both."""
     group = parser.getgroup("accel", "accelerator benchmarks (pytest-accel)")
     for option in OPTIONS:
         if option.on_command_line:
@@ -482,12 +479,10 @@ def ignore_values_in_root(config: pytest.Config) -> None:
 
 
 def file_to_write(named: str, config: pytest.Config) -> Path:
-    """Return the path of an output file, relative to where pytest was called."""
     return (config.invocation_params.dir / Path(named).expanduser()).absolute()
 
 
 def history_file(settings: Settings, rootpath: Path) -> Path | None:
-    """Return the database of runs; None where none is kept."""
     return (rootpath / Path(settings.history).expanduser()).absolute() if settings.history else None
 
 

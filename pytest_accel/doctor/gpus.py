@@ -59,7 +59,6 @@ class Gpu:
         return self.get("MemoryInfo", "nvmlMemory_v2") or self.get("MemoryInfo")
 
     def reasons(self) -> int | None:
-        """Return the mask of clock events; None if it is not reported."""
         names = ("CurrentClocksEventReasons", "CurrentClocksThrottleReasons")  # the second before driver 535
         return next((int(found) for name in names if (found := self.get(name)) is not None), None)
 
@@ -333,7 +332,6 @@ def _near(gpu: Gpu, sheet: Sheet, files: HostFiles, cpus: frozenset[int]) -> Fin
 
 
 def _visible(environ: Mapping[str, str], count: int) -> Finding:
-    """Report the GPUs that CUDA sees, and whether their order is ambiguous."""
     devices, notes = nvidia.find(environ)
     notes = [note for note in notes if not note.startswith("NVML: ")]  # lost GPUs have their own finding
     if not devices:

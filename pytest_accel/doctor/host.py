@@ -48,7 +48,6 @@ STOLEN = 0.02
 
 
 def examine_cpus(files: HostFiles, cpus: frozenset[int]) -> list[Finding]:
-    """Check the CPUs that this process may run on, their time limit and their governor."""
     name = find_cpu(cpuinfo=files.root / "proc/cpuinfo").name
     online = parse_list(files.text(f"{_CPUS}/online"))
     rest = f" of the host's {len(online)}" if online - cpus else ""
@@ -89,7 +88,6 @@ def _governor(files: HostFiles, cpus: frozenset[int]) -> Finding:
 
 
 def examine_memory(files: HostFiles) -> list[Finding]:
-    """Check free memory of the host and of this process's control group."""
     words = (line.split() for line in files.lines("proc/meminfo"))  # MemTotal:  24682740 kB
     kib = {word[0].rstrip(":"): whole_number(word[1]) or 0 for word in words if len(word) >= 2}
     total, free = kib.get("MemTotal", 0) * 1024, kib.get("MemAvailable", 0) * 1024
@@ -116,8 +114,6 @@ def _room(subject: str, text: str, free: int) -> Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folder:
-    """A folder and its purpose."""
-
     purpose: str
     path: Path
     written: bool = True  # whether benchmarks write there
@@ -128,7 +124,6 @@ class Folder:
 def folders(
     root: Path, environ: Mapping[str, str], *, data: Path | None, baselines: Path | None
 ) -> list[Folder]:
-    """Return the folders that benchmarks use."""
     temporary = Path(environ.get("TMPDIR") or "/tmp")  # noqa: S108 -- torch stores compiled kernels there
     shared = Folder(
         purpose="shared memory",
@@ -302,7 +297,6 @@ def slowing_variables(environ: Mapping[str, str]) -> Finding:
 
 
 def examine_network(files: HostFiles, environ: Mapping[str, str]) -> list[Finding]:
-    """Check InfiniBand and Slingshot adapters, and NCCL's plugin for Slingshot."""
     ports = [
         (f"{name}/{port}", f"{_ADAPTERS}/{name}/ports/{port}")
         for name in files.names(_ADAPTERS)

@@ -38,8 +38,6 @@ def _require(holds: bool, otherwise: str) -> None:  # noqa: FBT001 - a condition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """How much work a step does, in which unit, and what exactly is measured."""
-
     work: float
     unit: str
     configuration: Mapping[str, Scalar]
@@ -111,7 +109,6 @@ def check_first_step(step: Callable[[], object]) -> Callable[[], object]:
 
 
 def check_metrics(metrics: object) -> dict[str, float]:
-    """Return a benchmark's own metrics as finite numbers."""
     found: dict[str, float] = {}
     for name, value in _mapping("metrics", metrics).items():
         _check_name("metrics", name)
@@ -125,7 +122,6 @@ def check_metrics(metrics: object) -> dict[str, float]:
 
 
 def check_gated(gates: Iterable[str], metrics: Mapping[str, float]) -> None:
-    """Raise ArgumentError where a gated metric cannot be judged."""
     for name in gates:
         known = ", ".join(sorted(metrics))
         _require(
@@ -140,7 +136,6 @@ def check_gated(gates: Iterable[str], metrics: Mapping[str, float]) -> None:
 
 
 def check_tolerance(name: object, value: object) -> float:
-    """Return a relative loss between 0 and 1."""
     tolerance = _float(value)
     _require(0 < tolerance < 1, f"gates[{name!r}]: {value!r} is not a fraction between 0 and 1. Write 0.05.")
     return tolerance

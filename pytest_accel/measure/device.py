@@ -19,8 +19,6 @@ MOST_QUEUES = 32
 
 
 class Device(Protocol):
-    """Where steps run."""
-
     @property
     def name(self) -> str: ...  # as torch spells it: `cuda:0`, `cpu`
     def prepare(self) -> None: ...

@@ -63,7 +63,6 @@ def lock_devices(
 
 
 def lock_folder() -> Path:
-    """Return one folder for all users of the machine."""
     folder = Path(os.environ.get(FOLDER_VARIABLE) or FOLDER)
     if not folder.is_absolute():
         raise LockedError(

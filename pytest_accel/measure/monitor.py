@@ -188,8 +188,6 @@ class _Monitor:
 
 
 class NvmlMonitor(_Monitor):
-    """NVML's readings of one GPU."""
-
     library = "NVML"
     _nvml = Nvml(None, "not opened")
     _calls: Mapping[str, tuple[str, tuple[object, ...]]] = {}  # by field of DeviceSample

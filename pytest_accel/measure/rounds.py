@@ -70,8 +70,6 @@ class ProgressListener(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmUp:
-    """Result of a warm-up."""
-
     first_step_s: float
     warmup_s: float
     step_s: float
@@ -287,8 +285,6 @@ class PedanticBenchmark(Protocol):
 
 
 class Window(Protocol):
-    """Receives the begin and the end of the timed rounds."""
-
     def begin(self) -> None: ...
     def end(self) -> None: ...
 

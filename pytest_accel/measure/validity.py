@@ -58,8 +58,6 @@ class DeviceSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignProcess:
-    """Another process on the device during the window."""
-
     pid: int
     memory_bytes: int | None = None
     busy_share: float | None = None  # of the SMs, over the window; None unknown
@@ -67,8 +65,6 @@ class ForeignProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceReadings:
-    """All readings of one device in one window."""
-
     begin_s: float
     end_s: float
     samples: tuple[DeviceSample, ...] = ()

@@ -39,7 +39,6 @@ class PlatformName:
 
     @property
     def devices(self) -> int:
-        """How many devices in all."""
         return self.per_node * self.nodes
 
 
@@ -222,8 +221,6 @@ class Accelerators:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalogue:
-    """Devices by name."""
-
     devices: Mapping[str, DeviceKind]
 
     def names(self) -> list[str]:
@@ -247,7 +244,6 @@ class Catalogue:
         return found
 
     def find(self, name: str) -> PlatformName | None:
-        """Return the platform of that name; None for any other word."""
         try:
             return parse_name(name, self.devices)
         except PlatformNameError:
@@ -268,7 +264,6 @@ class Catalogue:
             ) from None
 
     def identify(self, device_name: str, memory_bytes: int | None) -> tuple[str, Variant] | None:
-        """Return the key and the variant of a device, from the name and memory that its driver reports."""
         for kind in self.devices.values():
             for variant in kind.variants:
                 if variant.matches(device_name, memory_bytes):
@@ -367,7 +362,6 @@ def _parse_toml(text: str) -> Mapping[str, Any]:
 
 
 def _read_kind(key: str, entry: object, where: str) -> DeviceKind:
-    """Read a device from a TOML table at `where`."""
     table = _table(entry, where, (*DEVICE_FIELDS, *_SHARED))
     shared = {name: value for name, value in table.items() if name in _SHARED}
     listed = table.get("variants", [shared] if shared else [])
@@ -382,7 +376,6 @@ def _read_kind(key: str, entry: object, where: str) -> DeviceKind:
 
 
 def _build(cls: type[_T], table: Mapping[str, Any], where: str) -> _T:
-    """Return a value of the table's fields, each checked by its type."""
     types = {each.name: str(each.type) for each in fields(cls)}
     values = {name: _value(value, types[name], f"{where}.{name}") for name, value in table.items()}
     try:

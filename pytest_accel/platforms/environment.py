@@ -182,7 +182,6 @@ def compiled_counts() -> dict[str, float]:
 
 
 def _network(files: HostFiles) -> Facts:
-    """Return firmware and driver of InfiniBand and RoCE adapters."""
     cards = "sys/class/infiniband"
     firmware = {files.text(f"{cards}/{card}/fw_ver") for card in files.names(cards)} - {""}
     return {"nic_firmware": ", ".join(sorted(firmware)), "ofed": files.text("sys/module/mlx5_core/version")}

@@ -26,7 +26,6 @@ class HostFiles:
         return self.text(path).splitlines()
 
     def names(self, path: str) -> list[str]:
-        """Return the sorted entries of a folder; none if there is no such folder."""
         return folder_names(self.root / path)
 
     def exists(self, path: str) -> bool:
@@ -147,7 +146,6 @@ class DeviceAffinity:
 
 
 def topology(sys: Path = SYS) -> Topology:
-    """Return this host's nodes and cores from sysfs; empty if it shows none."""
     nodes = (
         parse_list(read_file(path / "cpulist")[0]) for path in _numbered(sys / "devices/system/node", "node")
     )

@@ -55,8 +55,6 @@ _MOST_NEEDS = 4  # platforms that the reason of a skip names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cpu:
-    """The processor: its model, and the number of cores that this process may run on."""
-
     name: str
     model: str  # distinguishes models of one name: family-model on x86, implementer-part on Arm
     slug: str  # for a directory's name
@@ -81,7 +79,6 @@ class Machine:
         return self.nodes >= platform.nodes and self._available(platform.device) >= platform.per_node
 
     def satisfied(self, catalogue: Catalogue) -> list[str]:
-        """Return the markers that this machine can run."""
         return [name for name in catalogue.names() if self.satisfies(catalogue.parse(name))]
 
     def missing(
@@ -142,7 +139,6 @@ def detect(catalogue: Catalogue | None = None) -> Machine:
 
 
 def identified(device: DetectedDevice, catalogue: Catalogue) -> DetectedDevice:
-    """Return the device with its key and variant."""
     key, variant = catalogue.identify(device.name, device.memory_bytes) or (None, None)
     return replace(device, key=key, variant=variant)
 
@@ -162,7 +158,6 @@ def probe() -> Machine:
 
 
 def find_cpu(*, cpuinfo: Path = CPUINFO, soc_id: Path = SOC_ID) -> Cpu:
-    """Return the processor that this process runs on."""
     return describe_cpu(read_file(cpuinfo)[0], len(os.sched_getaffinity(0)), read_file(soc_id)[0])
 
 

@@ -33,8 +33,6 @@ RELIABILITY = 0x400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockEvent:
-    """A reason for reduced clocks: one bit of NVML's mask."""
-
     bit: int
     name: str  # short, beside a share
     words: str  # in a sentence
@@ -94,14 +92,12 @@ class Nvml:
             return None, reason(error)
 
     def demand(self, function: str, *arguments: object) -> Any:  # noqa: ANN401 -- each function has its own type
-        """Return the answer, or raise `Refused`."""
         answer, problem = self.attempt(function, *arguments)
         if problem:
             raise Refused(problem)
         return answer
 
     def text(self, function: str, *arguments: object) -> str:
-        """Return the answer as text; empty if there is none."""
         answer = self.ask(function, *arguments)
         return "" if answer is None else str(answer)
 
@@ -148,7 +144,6 @@ def close(nvml: Nvml) -> None:
 
 
 def reason(error: Exception) -> str:
-    """Return why NVML refused, in words."""
     known = REASONS.get(getattr(error, "value", 0))
     return known or str(error).lower() or type(error).__name__
 
@@ -163,7 +158,6 @@ def short_uuid(uuid: str) -> str:
 
 
 def find(environ: Mapping[str, str] = os.environ) -> tuple[list[DetectedDevice], list[str]]:
-    """Return the visible devices in CUDA's order, and problems."""
     gpus: list[DetectedDevice] = []
     sliced: list[str] = []  # UUIDs of GPUs in MIG mode
     problems: list[str] = []

@@ -63,8 +63,6 @@ class PowerDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerNode:
-    """The node to read: its accelerators, the root of its kernel files, its architecture."""
-
     devices: tuple[PowerDevice, ...] = ()
     root: Path = Path("/")
     machine: str = ""

@@ -46,8 +46,6 @@ DEFINITION = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """A model and the source of its batches on the device."""
-
     config: StepConfig  # with every choice resolved
     model: nn.Module
     info: ModelInfo
@@ -126,7 +124,6 @@ def check_data(name: str | None) -> None:
 
 
 def task_of_data(name: str | None) -> ModelTask | None:
-    """Return the task of a data set; None of one that is not known."""
     return next((task for task, names in DATA_OF.items() if name in names), None)
 
 
@@ -173,7 +170,6 @@ def batch_configuration(config: StepConfig) -> Configuration:
 
 
 def _model_options(config: StepConfig) -> dict[str, Any]:
-    """Return the arguments of the model's own builder."""
     options = dict(config.model_options)
     if task_of(config.model) == "language":
         sizes = {"sequence": config.sequence, "vocabulary": config.vocabulary}

@@ -85,7 +85,6 @@ def compiled_apart(model: nn.Module) -> list[nn.Module] | None:
 
 
 def check_compile(config: StepConfig) -> None:
-    """Refuse a mode or a replay that is not possible, before a model is built."""
     mode = config.compile
     if mode in CUDA_GRAPH_MODES and (config.sharding or config.micro_batches > 1):
         # Gathered weights have another address every time, and a replay writes its gradients where the last one did.
@@ -216,7 +215,6 @@ class GraphReplay:
         self._graph = graph
 
     def close(self) -> None:
-        """Free the memory of the recording."""
         if self._stream is not None:
             _clear_workspaces()
         self._graph = self._result = None

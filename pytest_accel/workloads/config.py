@@ -58,8 +58,6 @@ class StepOptions(TypedDict, total=False):
 
 
 class TrainOptions(StepOptions, total=False):
-    """Keywords of a training step."""
-
     optimizer: str | OptimizerFactory
     lr: float | None
     weight_decay: float | None

@@ -178,8 +178,6 @@ def cache_bytes(device: torch.device) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """Operations and bytes of one step."""
-
     flops: int | None = None
     least_flops: int | None = None  # that no algorithm avoids
     bytes_moved: int | None = None  # at least; None where a cache could hold all of them
@@ -245,7 +243,6 @@ def check_fits(config: StepConfig, options: Mapping[str, Any]) -> bool:
 
 
 def gpt_shape(config: StepConfig, options: Mapping[str, Any]) -> GptShape | None:
-    """Return the sizes of a named GPT without building it; None for other models."""
     shape = GPT_SHAPES.get(config.name.removeprefix("zoo/"))
     if shape is None or not {*options} <= {each.name for each in fields(shape)}:  # reported when it is built
         return None
@@ -253,7 +250,6 @@ def gpt_shape(config: StepConfig, options: Mapping[str, Any]) -> GptShape | None
 
 
 def device_memory_bytes(device: torch.device) -> int | None:
-    """Return the memory of a GPU; None for other devices."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     return None

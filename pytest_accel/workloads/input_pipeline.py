@@ -57,8 +57,6 @@ class Sizes(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputPipeline:
-    """The source of a step's batches, and what defines it."""
-
     source: BatchSource
     configuration: Configuration  # overrides the plan's
     order: TrainingOrder | None = None  # None: synthetic, without epochs
@@ -99,11 +97,9 @@ class Plan(ABC):
         """Return the task's own loss, and its name in a configuration."""
 
     def find(self, root: Path | None, split: Split) -> Any:
-        """Return the real data; DataMissing where there is none."""
         raise NotImplementedError
 
     def read(self, config: StepConfig, data: Any) -> InputPipeline:
-        """Return the batches of real data."""
         raise NotImplementedError
 
     @property
@@ -214,7 +210,6 @@ class Plan(ABC):
     def order(
         self, config: StepConfig, *, length: int, groups: tuple[int, ...] | None = None
     ) -> TrainingOrder:
-        """Return the samples of a set that this rank takes, step after step; shuffled in training."""
         return TrainingOrder(
             length=length,
             batch_size=self.batch_size,
@@ -265,7 +260,6 @@ def through_loader(
 
 
 def host_batches(config: StepConfig, reader: Any, sampler: Any, **changes: Any) -> HostBatches:
-    """Return what worker processes read, as a benchmark asks for them."""
     options = {
         "workers": spare_cpus() if config.workers is None else config.workers,
         "prefetch": config.prefetch,
@@ -288,7 +282,6 @@ def loading_configuration(config: StepConfig) -> Configuration:
 
 
 def files_configuration(config: StepConfig, *, images: int) -> Configuration:
-    """Return what defines batches that the host decodes from files."""
     found: Configuration = {"data_source": "files", "data_images": images}
     if config.training:
         found["augment"] = config.augment

@@ -36,7 +36,6 @@ class Fixture(ExitStack):
         self._accel = accel
 
     def _build(self, kind: type[Step], model: Model, options: Mapping[str, Any]) -> Any:
-        """Build a step on the benchmark's device with the session's data."""
         accel, hardware = self._accel, self._accel.hardware
         if hardware is not None and hardware.vendor == "graphcore":
             from pytest_accel.workloads.ipu import IPU_STEPS
@@ -262,7 +261,6 @@ def loader_metrics(
 def check_loader_efficiency(
     metrics: Mapping[str, float], least: float | None, *, work: float, unit: str
 ) -> None:
-    """Raise StepError where the loader leaves less of the computing rate than required."""
     efficiency = metrics.get("loader_efficiency")
     if least is None or efficiency is None or efficiency >= least:
         return
@@ -277,7 +275,6 @@ def check_loader_efficiency(
 def latency_metrics(
     step: TrainStep | InferStep, device: Device, ranks: Ranks, *, budget_s: float
 ) -> dict[str, float]:
-    """Return percentiles of single steps, each synchronized."""
     found = latencies(step, device, ranks, budget_s=budget_s)
     return {f"latency_p{share}_s": percentile(found, share / 100) for share in PERCENTILES}
 
@@ -348,7 +345,6 @@ def train_epochs(
 
 
 def has_test_set(step: Step) -> bool:
-    """Return whether the data is real and labelled, and the model can be evaluated on it."""
     return step.evaluates and step.parts.pipeline.order is not None and step.parts.plan.classifies
 
 

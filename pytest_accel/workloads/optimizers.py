@@ -33,7 +33,6 @@ OPTIMIZERS = {
 
 
 def check_optimizer(optimizer: str | OptimizerFactory, **changes: Any) -> None:
-    """Refuse an unknown name, and changes beside a callable."""
     if isinstance(optimizer, str) and optimizer not in OPTIMIZERS:
         remedy = "Or pass a callable that takes the parameters and returns a torch.optim.Optimizer."
         raise unknown_value("optimizer", optimizer, OPTIMIZERS, remedy=remedy)

@@ -40,7 +40,6 @@ def data_parallel(model: nn.Module, ranks: Ranks, **options: Any) -> nn.Module:
 
 
 def check_sharding(config: StepConfig) -> None:
-    """Refuse what cannot be sharded, before a model is built."""
     sharding = config.sharding
     if sharding is None:
         return

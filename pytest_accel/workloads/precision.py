@@ -111,7 +111,6 @@ def _new_switches() -> tuple[Any, ...]:
 
 @contextmanager
 def _kept_flags() -> Iterator[None]:
-    """Restore all flags at the end."""
     try:
         matmul = torch.get_float32_matmul_precision()
     except RuntimeError:  # the user spoke through the new interface alone: the old one is at its default

@@ -253,7 +253,6 @@ class TrainStep(Step):
     _build_optimizer = staticmethod(build_step_optimizer)
 
     def _compile_forward(self, parts: Parts, loss_function: Loss) -> Loss:
-        """Return the model and its loss as one compiled function of inputs and targets."""
         wrapped, precision, device = self._wrapped, self._precision, self.device
         reconstructs, micro_batches = parts.plan.reconstructs, self._micro_batches
         sharded = parts.config.sharding is not None

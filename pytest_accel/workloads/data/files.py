@@ -48,7 +48,6 @@ def unreadable(where: object, problem: object, remedy: str = AGAIN) -> DataError
 
 
 def missing(name: str, searched: Iterable[Path | str], remedy: str) -> DataMissing:
-    """Return the error for a set that was found in none of the places."""
     return DataMissing(f"{name}: not found. Looked for {' and '.join(map(str, searched))}.\n{remedy}")
 
 

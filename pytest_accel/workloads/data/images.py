@@ -208,8 +208,6 @@ _INDEX = 1  # increase it when the columns of an index change
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ShardImages(EncodedImages):
-    """JPEGs in tar shards."""
-
     shards: tuple[str, ...]  # names
     places: NDArray[Any]  # of each image: shard, offset, size
 
@@ -276,7 +274,6 @@ def _table(rows: list[tuple[Any, ...]]) -> NDArray[Any]:
 
 
 def _members(path: Path) -> list[tuple[bytes, int, int, int]]:
-    """Return name, label, offset and size of every image of a shard."""
     images: dict[str, tuple[bytes, int, int]] = {}
     classes: dict[str, int] = {}
     where = str(path)

@@ -169,11 +169,9 @@ class EncodedImages:
         return None
 
     def name(self, index: int) -> str:
-        """Return the path of an image."""
         return f"{self.root}/{os.fsdecode(self.names[index])}"
 
     def read(self, index: int) -> Tensor:
-        """Return the bytes of an image, uint8 in one dimension; DataError where they are missing."""
         return read_bytes(self.name(index))
 
     def __getitem__(self, wanted: BatchRequest) -> EncodedBatch:
@@ -200,8 +198,6 @@ def synthetic_images(*, channels: int, size: int, classes: int, seed: int) -> Ar
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhotographReader:
-    """JPEGs, decoded, cropped and resized by the worker."""
-
     images: EncodedImages
     size: int
 

@@ -102,7 +102,6 @@ def _center(height: int, width: int, side: int, *, mirrored: bool) -> Crop:
 
 
 def crop_on_host(pixels: Tensor, crop: Crop, size: int) -> Tensor:
-    """Crop an image and resize it to a square, in bytes."""
     part = pixels[:, crop.top : crop.top + crop.height, crop.left : crop.left + crop.width]
     resized = resize_on_host(part, (size, size))
     return resized.flip(-1) if crop.mirrored else resized
@@ -114,8 +113,6 @@ def resize_on_host(pixels: Tensor, size: tuple[int, int]) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInput:
-    """What a model reads: shape, dtype, device and normalization."""
-
     channels: int
     size: int  # pixels, height and width
     device: torch.device
@@ -179,7 +176,6 @@ def shift_randomly(pixels: Tensor, random: torch.Generator) -> Tensor:
 
 
 def flip_randomly(pixels: Tensor, random: torch.Generator) -> Tensor:
-    """Mirror each image with probability one half."""
     chosen = torch.rand(len(pixels), 1, 1, 1, generator=random, device=pixels.device) < 0.5
     return torch.where(chosen, pixels.flip(-1), pixels)
 

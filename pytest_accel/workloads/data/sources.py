@@ -57,8 +57,6 @@ class BatchSource:
 
 
 class RotatingSource(BatchSource):
-    """Existing batches in turn."""
-
     loads = False
 
     def __init__(self, batches: Sequence[Batch]) -> None:

@@ -45,7 +45,6 @@ class Stem(nn.Conv2d):
 
 
 def divides_into_blocks(images: torch.Tensor, side: int = 2) -> bool:
-    """Return whether height and width divide into blocks."""
     return images.shape[-2] % side == 0 == images.shape[-1] % side
 
 

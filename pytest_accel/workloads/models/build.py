@@ -60,7 +60,6 @@ def task_of(model: Model) -> ModelTask | None:
 
 
 def check_model_options(config: StepConfig) -> None:
-    """Refuse model_options that are arguments of every step."""
     for option, value in config.model_options.items():
         if option in BUILD_ARGUMENTS:
             remedy = (

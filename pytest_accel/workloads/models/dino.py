@@ -20,8 +20,6 @@ from pytest_accel.workloads.models.detection import MATCHING, Predictions, Scene
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DinoShape:
-    """Sizes of a DINO."""
-
     backbone: str  # a Swin's name in timm
     backbone_options: Mapping[str, Any] = field(default_factory=dict)  # of timm's builder
     stages: tuple[int, ...]  # of the Swin whose maps are used
@@ -60,7 +58,6 @@ SMALLEST = 1e-5  # of the image: smallest value that a logit is taken of
 
 
 def build_dino(name: str, **changes: Any) -> Dino:
-    """Return the named DINO; keywords change single sizes of its shape."""
     return Dino(replace(DINO_SHAPES[name], **changes))
 
 
@@ -293,8 +290,6 @@ class EncoderLayer(nn.Module):
 
 
 class QuerySelfAttention(nn.Module):
-    """Masked self-attention of the queries."""
-
     def __init__(self, shape: DinoShape) -> None:
         super().__init__()
         self.heads = shape.heads

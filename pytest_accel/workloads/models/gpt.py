@@ -24,8 +24,6 @@ PAD_TO = 128  # elements; tensor cores want 64, and 128 divides evenly over two 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GptShape:
-    """The sizes of a GPT."""
-
     layers: int
     width: int
     heads: int
@@ -58,13 +56,10 @@ GPT_SHAPES = {
 
 
 def build_gpt(name: str, **changes: Any) -> GPT:
-    """Return the named GPT; keyword arguments change single sizes of its shape."""
     return GPT(replace(GPT_SHAPES[name], **changes))
 
 
 class CausalAttention(nn.Module):
-    """Causal self-attention with rotary positions."""
-
     def __init__(self, shape: GptShape) -> None:
         super().__init__()
         self.heads = shape.heads

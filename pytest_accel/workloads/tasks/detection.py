@@ -158,8 +158,6 @@ class BucketOrder:
 
 
 class DetectionBatch(NamedTuple):
-    """A batch as a worker makes it."""
-
     pixels: Tensor  # uint8 (batch, 3, height, width); zeros where the padding is
     sizes: Tensor  # int64 (batch, 2): height and width of the image inside
     boxes: Tensor  # float32 (batch, max_gt, 4); zeros where there is none
@@ -188,7 +186,6 @@ class CocoSet:
         return max(MAX_GT, -(-most // MAX_GT_STEP) * MAX_GT_STEP)
 
     def pixels(self, index: int) -> Tensor:
-        """Return an image, uint8 (3, height, width)."""
         path = str(Path(self.folder, self.names[index]))
         return decode_on_host(read_bytes(path), path)
 

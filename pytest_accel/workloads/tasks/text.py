@@ -236,7 +236,6 @@ class QuestionPlan(Plan):
 
 
 def span_cross_entropy(logits: Any, answers: Any) -> Any:
-    """Return the mean of the cross entropies of an answer's first and last token."""
     if not (isinstance(logits, tuple) and len(logits) == 2):
         raise TypeError(
             f"the model returned {type(logits).__name__}, and an answer needs two tensors of logits over the tokens of a "

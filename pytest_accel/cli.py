@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from pytest_accel import __version__
 from pytest_accel.commands import (  # noqa: F401 - each registers itself
     baseline,
     compare,
@@ -25,7 +26,9 @@ _OF_PYTEST = {"record": "pytest --accel-record", **dict.fromkeys(("check", "judg
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command: 0 all is well, 1 it found what it looks for, 2 wrong usage or a wrong file."""
-    own, for_pytest = _divide(sys.argv[1:] if argv is None else argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    at = words.index("--") if "--" in words else len(words)
+    own, for_pytest = words[:at], words[at + 1 :]
     parser = _parser()
     _refuse_unknown_command(parser, own)
     args, unknown = parser.parse_known_args(own)
@@ -73,16 +76,7 @@ def _refuse_unknown_command(parser: argparse.ArgumentParser, words: Sequence[str
             parser.error(f"there is no command {named!r}.{does} `pytest-accel` lists them.")
 
 
-def _divide(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split the words at the first `--`: ours, and pytest's."""
-    words = list(argv)
-    at = words.index("--") if "--" in words else len(words)
-    return words[:at], words[at + 1 :]
-
-
 def _parser() -> argparse.ArgumentParser:
-    from pytest_accel import __version__
-
     parser = argparse.ArgumentParser(
         prog="pytest-accel",
         description="Accelerator benchmarks as tests.",

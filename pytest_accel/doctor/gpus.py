@@ -17,6 +17,7 @@ from pytest_accel.platforms.nvidia import (
     KNOWN,
     NO_PACKAGE,
     Nvml,
+    NvmlGpu,
     Refused,
     is_held,
     opened,
@@ -40,19 +41,14 @@ class NvidiaState:
     cuda: tuple[int, int] | None = None
 
 
-class Gpu:
+class Gpu(NvmlGpu):
     """One GPU that NVML lists; raises `Refused` for a GPU without a name, such as a lost one."""
 
     def __init__(self, nvml: Nvml, index: int) -> None:
-        self.nvml = nvml
-        self.handle = nvml.demand("nvmlDeviceGetHandleByIndex", index)
+        super().__init__(nvml, nvml.demand("nvmlDeviceGetHandleByIndex", index))
         self.name = str(nvml.demand("nvmlDeviceGetName", self.handle))
         self.uuid = str(nvml.demand("nvmlDeviceGetUUID", self.handle))
         self.sheet = Sheet(DEVICES.group, of=f"GPU {index}")
-
-    def get(self, name: str, *constants: str) -> Any:  # noqa: ANN401 -- each function has its own type
-        """Return NVML's answer, given constants of these names; None if there is none."""
-        return self.nvml.ask(f"nvmlDeviceGet{name}", self.handle, *map(self.nvml.constant, constants))
 
     def memory(self) -> Any:  # noqa: ANN401 -- a structure of pynvml's
         # The second version excludes what the driver reserves, hundreds of MiB; drivers before 510 lack it.
@@ -205,10 +201,7 @@ def _throttling(gpu: Gpu, sheet: Sheet) -> Finding | None:
 
 
 def _power(gpu: Gpu, sheet: Sheet) -> Finding | None:
-    # The lower one counts: a node or a Grace Hopper module may enforce less than was set.
-    limits_mw = [gpu.get("PowerManagementLimit"), gpu.get("EnforcedPowerLimit")]
-    limit_mw = min(filter(None, limits_mw), default=None)
-    default_mw = gpu.get("PowerManagementDefaultLimit")
+    limit_mw, default_mw = gpu.power_limit_mw(), gpu.get("PowerManagementDefaultLimit")
     if not limit_mw or not default_mw:
         return None
     text = f"{limit_mw / 1000:.0f} W, default {default_mw / 1000:.0f} W"
@@ -250,10 +243,7 @@ def _ecc(gpu: Gpu, sheet: Sheet) -> Finding | None:
 
 
 def _memory_errors(gpu: Gpu, sheet: Sheet) -> Finding | None:
-    now, ever = (
-        gpu.get("TotalEccErrors", "NVML_MEMORY_ERROR_TYPE_UNCORRECTED", counter)
-        for counter in ("NVML_VOLATILE_ECC", "NVML_AGGREGATE_ECC")
-    )
+    now, ever = gpu.uncorrected_errors(), gpu.uncorrected_errors("NVML_AGGREGATE_ECC")
     _, _, pending, failed = gpu.get("RemappedRows") or (0,) * 4
     if failed:
         return sheet.problem(

@@ -23,6 +23,7 @@ from pytest_accel.platforms.nvidia import (
     POWER_CAP,
     RELIABILITY,
     Nvml,
+    NvmlGpu,
     close,
     open_nvml,
     short_uuid,
@@ -189,30 +190,31 @@ class _Monitor:
 
 class NvmlMonitor(_Monitor):
     library = "NVML"
-    _nvml = Nvml(None, "not opened")
+    _gpu = NvmlGpu(Nvml(None, "not opened"), None)
     _calls: Mapping[str, tuple[str, tuple[object, ...]]] = {}  # by field of DeviceSample
 
     def __enter__(self) -> Self:
-        self._nvml = open_nvml()
-        self._handle = self._nvml.handle(self._uuid)
-        if self._handle is not None:
+        nvml = open_nvml()
+        self._gpu = NvmlGpu(nvml, nvml.handle(self._uuid))
+        if self._gpu.handle is not None:
             self._calls = self._answered()
         return self
 
     def __exit__(self, *_: object) -> None:
-        close(self._nvml)
-        self._nvml, self._handle, self._calls = Nvml(None, "closed"), None, {}
+        close(self._gpu.nvml)
+        self._gpu, self._calls = NvmlGpu(Nvml(None, "closed"), None), {}
 
     def begin(self) -> None:
         """Open a window; forget an earlier one."""
         self._samples, self._problems = [], {}
-        if why := self._nvml.problem:
+        nvml, handle = self._gpu.nvml, self._gpu.handle
+        if why := nvml.problem:
             self._say("NVML", why)
-        elif self._handle is None:
+        elif handle is None:
             self._say("NVML", f"knows no device {self._uuid}")
         elif not self._calls:
-            self._say("NVML", self._nvml.attempt("nvmlDeviceGetUUID", self._handle)[1] or "answers nothing")
-        self._ecc_before = self._uncorrected()
+            self._say("NVML", nvml.attempt("nvmlDeviceGetUUID", handle)[1] or "answers nothing")
+        self._ecc_before = self._gpu.uncorrected_errors()
         self._begin_wall_s = self._wall_clock()
         self._begin_s = self._clock()
 
@@ -221,7 +223,7 @@ class NvmlMonitor(_Monitor):
         at_s = self._clock()
         readings: dict[str, int] = {}
         for field, (function, arguments) in self._calls.items():
-            answer, why = self._nvml.attempt(function, *arguments)
+            answer, why = self._gpu.nvml.attempt(function, *arguments)
             if why:  # it did answer before
                 self._say(field, why)
             else:
@@ -231,31 +233,30 @@ class NvmlMonitor(_Monitor):
     def end(self) -> DeviceReadings:
         """Return all readings; call it when the sampling thread has ended its window."""
         end_s = self._clock()
-        samples = tuple(self._samples)
+        samples, gpu = tuple(self._samples), self._gpu
         # First: an idle link falls back to a slower generation.
-        generation, width = self._ask("CurrPcieLinkGeneration"), self._ask("CurrPcieLinkWidth")
-        limits_mw = [self._ask("PowerManagementLimit"), self._ask("EnforcedPowerLimit")]
+        generation, width = gpu.get("CurrPcieLinkGeneration"), gpu.get("CurrPcieLinkWidth")
         return DeviceReadings(
             begin_s=self._begin_s,
             end_s=end_s,
             samples=samples,
-            # The lower one counts: a node or a Grace Hopper module may enforce less than was set.
-            power_limit_w=_watts(min((each for each in limits_mw if each), default=None)),
-            power_limit_default_w=_watts(self._ask("PowerManagementDefaultLimit")),
+            power_limit_w=_watts(gpu.power_limit_mw()),
+            power_limit_default_w=_watts(gpu.get("PowerManagementDefaultLimit")),
             ecc_uncorrected_before=self._ecc_before,
-            ecc_uncorrected_after=self._uncorrected(),
-            sm_mhz_max=self._ask("MaxClockInfo", self._nvml.constant("NVML_CLOCK_SM")),
+            ecc_uncorrected_after=gpu.uncorrected_errors(),
+            sm_mhz_max=gpu.get("MaxClockInfo", "NVML_CLOCK_SM"),
             pcie_generation=generation,
-            pcie_generation_max=self._ask("MaxPcieLinkGeneration"),
+            pcie_generation_max=gpu.get("MaxPcieLinkGeneration"),
             pcie_width=width,
-            pcie_width_max=self._ask("MaxPcieLinkWidth"),
+            pcie_width_max=gpu.get("MaxPcieLinkWidth"),
             foreign=self._others(self._held(), self._busy()),
             problems=self._found_problems(),
         )
 
     def _answered(self) -> dict[str, tuple[str, tuple[object, ...]]]:
         """Return the calls that this device answers: a refusal costs more than an answer, at every sample."""
-        constant, device = self._nvml.constant, (self._handle,)
+        nvml, device = self._gpu.nvml, (self._gpu.handle,)
+        constant = nvml.constant
         candidates = [
             ("sm_mhz", "nvmlDeviceGetClockInfo", (*device, constant("NVML_CLOCK_SM"))),
             ("memory_mhz", "nvmlDeviceGetClockInfo", (*device, constant("NVML_CLOCK_MEM"))),
@@ -265,35 +266,21 @@ class NvmlMonitor(_Monitor):
         ]
         found: dict[str, tuple[str, tuple[object, ...]]] = {}
         for field, function, arguments in candidates:
-            if field not in found and self._nvml.ask(function, *arguments) is not None:
+            if field not in found and nvml.ask(function, *arguments) is not None:
                 found[field] = (function, arguments)
-        return found
-
-    def _ask(self, what: str, *arguments: object) -> Any:  # noqa: ANN401 -- numbers of NVML's
-        if self._handle is None:
-            return None
-        return self._nvml.ask(f"nvmlDeviceGet{what}", self._handle, *arguments)
-
-    def _uncorrected(self) -> int | None:
-        kinds = ("NVML_MEMORY_ERROR_TYPE_UNCORRECTED", "NVML_VOLATILE_ECC")
-        found: int | None = self._ask("TotalEccErrors", *map(self._nvml.constant, kinds))
         return found
 
     def _held(self) -> dict[int, int | None] | None:
         """Return memory by process; None where the device does not list them."""
-        if self._handle is None:
-            return None
-        listed = self._nvml.ask("nvmlDeviceGetComputeRunningProcesses", self._handle)
+        listed = self._gpu.get("ComputeRunningProcesses")
         return None if listed is None else {int(each.pid): each.usedGpuMemory for each in listed}
 
     def _busy(self) -> dict[int, float]:
         """Return shares of the SMs since the window began, by process, as far as they are known."""
-        if self._handle is None:
-            return {}
-        since_us = int(self._begin_wall_s * 1e6)
-        found = self._nvml.ask("nvmlDeviceGetProcessUtilization", self._handle, since_us) or ()
+        since_us, gpu = int(self._begin_wall_s * 1e6), self._gpu
+        found = gpu.nvml.ask("nvmlDeviceGetProcessUtilization", gpu.handle, since_us) if gpu.handle else ()
         shares: dict[int, list[float]] = {}
-        for each in found:
+        for each in found or ():
             if each.pid and each.smUtil <= 100:  # anything else is a row that says nothing
                 shares.setdefault(int(each.pid), []).append(each.smUtil / 100)
         return {pid: fmean(values) for pid, values in shares.items()}

@@ -115,6 +115,28 @@ class Nvml:
         return (number // 1000, number % 1000 // 10) if number else None
 
 
+class NvmlGpu:
+    """NVML's answers about one GPU; none without a handle."""
+
+    def __init__(self, nvml: Nvml, handle: object | None) -> None:
+        self.nvml, self.handle = nvml, handle
+
+    def get(self, name: str, *constants: str) -> Any:  # noqa: ANN401 -- each function has its own type
+        """Return the answer of nvmlDeviceGet<name>, given constants of these names; None if there is none."""
+        if self.handle is None:
+            return None
+        return self.nvml.ask(f"nvmlDeviceGet{name}", self.handle, *map(self.nvml.constant, constants))
+
+    def power_limit_mw(self) -> int | None:
+        """Return the lower limit: a node or a Grace Hopper module may enforce less than was set."""
+        limits_mw = self.get("PowerManagementLimit"), self.get("EnforcedPowerLimit")
+        return min(filter(None, limits_mw), default=None)
+
+    def uncorrected_errors(self, counter: str = "NVML_VOLATILE_ECC") -> int | None:
+        errors: int | None = self.get("TotalEccErrors", "NVML_MEMORY_ERROR_TYPE_UNCORRECTED", counter)
+        return errors
+
+
 @contextmanager
 def opened() -> Iterator[Nvml]:
     """Open NVML for a block. NVML counts its users, so that blocks may be nested."""

@@ -13,22 +13,6 @@ from collections.abc import Generator
 import pytest
 
 import pytest_accel.hookspecs
-from pytest_accel.fixtures import (  # noqa: F401 - fixtures that tests take by name
-    accel,
-    accel_batch,
-    accel_data,
-    accel_device,
-    accel_model,
-    accel_optimizer,
-    accel_precision,
-    converge,
-    ddp,
-    infer,
-    process_group,
-    rank,
-    train,
-    world_size,
-)
 from pytest_accel.markers import (
     needs_hardware,
     refuse_unknown_names,
@@ -45,6 +29,8 @@ from pytest_accel.options import (
     read_settings,
     refuse_misspelt_options,
 )
+
+pytest_plugins = ["pytest_accel.fixtures"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 Delay = Callable[[], None]
 
@@ -18,54 +18,17 @@ DEVICE_QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
 MOST_QUEUES = 32
 
 
-class Device(Protocol):
-    @property
-    def name(self) -> str: ...  # as torch spells it: `cuda:0`, `cpu`
+class Device:
+    """Where steps run: of a device whose calls return when it is done, and whose memory is not known."""
+
+    name: str  # as torch spells it: `cuda:0`, `cpu`
+
     def prepare(self) -> None: ...
     def restore(self) -> None: ...
     def synchronize(self) -> None: ...
     def reset_peak_memory(self) -> None: ...
-    def peak_memory_bytes(self) -> int | None: ...
-    def delay(self, seconds: float) -> Delay: ...
-
-
-@dataclass(slots=True)
-class CpuDevice:
-    """The host: nothing to wait for; works without torch, and pins torch's threads where it is used."""
-
-    threads: int
-    _threads_before: int | None = field(default=None, init=False)
-
-    @property
-    def name(self) -> str:
-        return "cpu"
-
-    def prepare(self) -> None:
-        torch = sys.modules.get("torch")
-        if torch is not None and self._threads_before is None:
-            self._threads_before = torch.get_num_threads()
-            torch.set_num_threads(self.threads)
-
-    def restore(self) -> None:
-        if self._threads_before is not None:
-            sys.modules["torch"].set_num_threads(self._threads_before)
-            self._threads_before = None
-
-    def synchronize(self) -> None:
-        """The host runs its steps to the end by itself."""
-
-    def reset_peak_memory(self) -> None:
-        with suppress(OSError):  # not Linux, or not allowed: the peak is then that of the whole process
-            Path("/proc/self/clear_refs").write_text("5")  # proc(5): resets VmHWM
 
     def peak_memory_bytes(self) -> int | None:
-        try:
-            status = Path("/proc/self/status").read_text()
-        except OSError:
-            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        for line in status.splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
         return None
 
     def delay(self, seconds: float) -> Delay:
@@ -77,15 +40,51 @@ class CpuDevice:
         return spin
 
 
-@dataclass(slots=True)
-class CudaDevice:
+class IpuDevice(Device):
+    """A Graphcore IPU: its memory is planned when poptorch compiles."""
+
+    name = "ipu"
+
+
+class CpuDevice(Device):
+    """The host; works without torch, and pins torch's threads where it is used."""
+
+    name = "cpu"
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._threads_before: int | None = None
+
+    def prepare(self) -> None:
+        torch = sys.modules.get("torch")
+        if torch is not None and self._threads_before is None:
+            self._threads_before = torch.get_num_threads()
+            torch.set_num_threads(self._threads)
+
+    def restore(self) -> None:
+        if self._threads_before is not None:
+            sys.modules["torch"].set_num_threads(self._threads_before)
+            self._threads_before = None
+
+    def reset_peak_memory(self) -> None:
+        with suppress(OSError):  # not Linux, or not allowed: the peak is then that of the whole process
+            Path("/proc/self/clear_refs").write_text("5")  # proc(5): resets VmHWM
+
+    def peak_memory_bytes(self) -> int | None:
+        try:
+            status = Path("/proc/self/status").read_text()
+        except OSError:
+            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        found = re.search(r"^VmHWM:\s*(\d+)", status, re.MULTILINE)
+        return int(found[1]) * 1024 if found else None
+
+
+class CudaDevice(Device):
     """An NVIDIA or AMD device through torch.cuda (ROCm has the same names)."""
 
-    index: int = 0
-
-    @property
-    def name(self) -> str:
-        return f"cuda:{self.index}"
+    def __init__(self, index: int = 0) -> None:
+        self.index = index
+        self.name = f"cuda:{index}"
 
     def prepare(self) -> None:
         _cuda().set_device(self.index)
@@ -95,9 +94,7 @@ class CudaDevice:
         _cuda().empty_cache()
 
     def synchronize(self) -> None:
-        import torch
-
-        torch.cuda.synchronize(self.index)
+        _cuda().synchronize(self.index)
 
     def reset_peak_memory(self) -> None:
         _cuda().reset_peak_memory_stats(self.index)
@@ -134,23 +131,6 @@ class CudaDevice:
             torch.cuda._sleep(cycles)  # noqa: SLF001
 
         return spin
-
-
-class IpuDevice:
-    """A Graphcore IPU: a call of poptorch returns when the device is done, and its memory is planned when it compiles."""
-
-    name = "ipu"
-
-    def prepare(self) -> None: ...
-    def restore(self) -> None: ...
-    def synchronize(self) -> None: ...
-    def reset_peak_memory(self) -> None: ...
-
-    def peak_memory_bytes(self) -> int | None:
-        return None
-
-    def delay(self, seconds: float) -> Delay:
-        return CpuDevice(threads=1).delay(seconds)
 
 
 def _cuda() -> Any:  # noqa: ANN401 - a module

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import fmean, median
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from pytest_accel.measure.arguments import check_first_step
 from pytest_accel.measure.device import Device
@@ -276,14 +276,6 @@ class SynchronizingTimer:
         return time.perf_counter()
 
 
-class PedanticBenchmark(Protocol):
-    """The part of pytest-benchmark's fixture that is used."""
-
-    stats: object
-
-    def pedantic(self, target: Step, *, rounds: int, iterations: int) -> object: ...
-
-
 class Window(Protocol):
     def begin(self) -> None: ...
     def end(self) -> None: ...
@@ -328,7 +320,7 @@ class Timed:
 def time_rounds(
     step: Step,
     device: Device,
-    benchmark: PedanticBenchmark,
+    benchmark: Any,  # noqa: ANN401 - pytest-benchmark's fixture has no types
     timer: SynchronizingTimer,
     progress: ProgressListener,
     *,
@@ -374,7 +366,7 @@ def time_rounds(
     steps = plan.rounds * plan.steps_per_round + one_more
     run = Run(
         session=session,
-        rounds_s=tuple(benchmark.stats.stats.data),  # type: ignore[attr-defined]
+        rounds_s=tuple(benchmark.stats.stats.data),
         steps_per_round=plan.steps_per_round,
         first_step_s=warm_up.first_step_s,
         warmup_s=warm_up.warmup_s,

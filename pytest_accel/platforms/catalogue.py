@@ -423,7 +423,7 @@ class DetectedDevice:
     """One accelerator that this process may use, as its driver and the catalogue describe it."""
 
     index: int  # as the framework counts: cuda:0 is the first visible one
-    name: str
+    name: str = ""
     vendor: str = "nvidia"
     uuid: str = ""
     memory_bytes: int | None = None

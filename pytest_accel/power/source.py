@@ -1,15 +1,8 @@
 """Power sources: protocol, the base of the built-in ones, and readings of the kernel's sensor files.
 
 A source is one file of this folder with a function `open_source(node) -> PowerSource | None`, and a `VENDOR` if it
-reads devices of one vendor. A project adds its own through the hook `pytest_accel_power_sources`::
-
-    class Meter:                      # no base class: an object with these names is a source
-        name = "my meter"
-        problem = ""
-        rails = (Rail(name="socket", scope="node"),)
-        def joules(self): return {"socket": 1234.5}
-        def watts(self): return {"socket": 310.0}
-        def close(self): ...
+reads devices of one vendor. A project adds its own through the hook `pytest_accel_power_sources`,
+whose documentation has an example.
 """
 
 from __future__ import annotations
@@ -24,6 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import pytest_accel.power as package
+from pytest_accel.platforms.catalogue import DetectedDevice
 from pytest_accel.platforms.host import read_file, whole_number
 from pytest_accel.stats.energy import MOST_W, Rail
 
@@ -53,17 +47,8 @@ class PowerSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PowerDevice:
-    """An accelerator to read; the fields are those of a `DetectedDevice`."""
-
-    vendor: str
-    uuid: str
-    index: int  # as the framework counts it; part of the rail's name
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PowerNode:
-    devices: tuple[PowerDevice, ...] = ()
+    devices: tuple[DetectedDevice, ...] = ()
     root: Path = Path("/")
     machine: str = ""
 
@@ -109,7 +94,7 @@ class DeviceSource(BaseSource):
         super().__init__(name)
         self.handles: dict[str, Any] = {}  # the library's, by rail
 
-    def open_devices(self, devices: Iterable[PowerDevice], find: Callable[[PowerDevice], Any]) -> None:
+    def open_devices(self, devices: Iterable[DetectedDevice], find: Callable[[DetectedDevice], Any]) -> None:
         """Find the handle of each device; one that raises LookupError stays a rail without readings."""
         silent = []
         known: set[str] = set()  # partitions of one GPU share its counter
@@ -176,7 +161,7 @@ HOOK = "pytest_accel_power_sources"
 
 
 def open_sources(
-    devices: Sequence[PowerDevice],
+    devices: Sequence[DetectedDevice],
     *,
     root: Path = Path("/"),
     more: Sequence[PowerSource] = (),

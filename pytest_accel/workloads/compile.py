@@ -98,11 +98,7 @@ def check_compile(config: StepConfig) -> None:
 
 
 def resolve_compile(
-    config: StepConfig,
-    model: nn.Module,
-    info: ModelInfo,
-    plan: Plan,
-    pipeline: InputPipeline,
+    config: StepConfig, model: nn.Module, info: ModelInfo, plan: Plan, pipeline: InputPipeline
 ) -> tuple[str | None, bool]:
     """Return the compile mode of a step, and whether the whole step is replayed as a CUDA graph.
 
@@ -119,7 +115,9 @@ def resolve_compile(
     counted = count(model, plan)
     apart = compiled_apart(model) is not None
     flops_a_layer = LAUNCH_BOUND_FLOPS_A_LAYER_APART if apart else LAUNCH_BOUND_FLOPS_A_LAYER
-    most = max(LAUNCH_BOUND_FLOPS, flops_a_layer * _count_layers(model))
+    # With weights of their own: the number of launches grows with it.
+    layers = sum(next(layer.parameters(recurse=False), None) is not None for layer in model.modules())
+    most = max(LAUNCH_BOUND_FLOPS, flops_a_layer * layers)
     flops = passes * counted.flops if counted is not None else math.inf
     possible = config.device.type == "cuda" and not config.distributed and not pipeline.varied
     # A loss or an optimizer of the user's own may wait for the device, and so may a model.
@@ -130,11 +128,6 @@ def resolve_compile(
         return "default", True
     pieces = possible and config.micro_batches == 1 and (pipeline.threaded or flops < most)
     return "reduce-overhead" if pieces else "default", False
-
-
-def _count_layers(model: nn.Module) -> int:
-    """Count modules with weights of their own: the number of launches grows with it."""
-    return sum(next(layer.parameters(recurse=False), None) is not None for layer in model.modules())
 
 
 # --- replay of a whole step ------------------------------------------------------------------------

@@ -21,11 +21,6 @@ from pytest_accel.workloads.input_pipeline import ModelInfo, ModelTask
 from pytest_accel.workloads.models import convnets, dino, gpt, libraries
 from pytest_accel.workloads.models.detection import build_detector
 
-WHERE_NAMES_COME_FROM = (
-    "Names come from torchvision ('resnet50'; torchvision.models.list_models()), timm ('timm/NAME'; "
-    "timm.list_models()) and the zoo of pytest-accel ('zoo/NAME': {zoo}). "
-    "Or pass any callable that returns an nn.Module."
-)
 # Arguments that every model is built with: a second value for one of them would be a TypeError.
 BUILD_ARGUMENTS = ("device", "image_size", "model", "num_classes", "seed")
 
@@ -226,8 +221,12 @@ def _unknown_model(name: str, known: list[str], what: str) -> ValueError:
         import timm  # slow to import, but the next question is whether timm has it
 
         hint = did_you_mean(f"timm/{name}", [f"timm/{known}" for known in timm.list_models()])
-    where = WHERE_NAMES_COME_FROM.format(zoo=", ".join(f"zoo/{name}" for name in ZOO))
-    return ValueError(f"model: {name!r} {what}.{hint} {where}")
+    zoo = ", ".join(f"zoo/{name}" for name in ZOO)
+    return ValueError(
+        f"model: {name!r} {what}.{hint} Names come from torchvision ('resnet50'; torchvision.models.list_models()), timm "
+        f"('timm/NAME'; timm.list_models()) and the zoo of pytest-accel ('zoo/NAME': {zoo}). "
+        "Or pass any callable that returns an nn.Module."
+    )
 
 
 @contextmanager

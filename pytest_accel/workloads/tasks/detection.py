@@ -30,7 +30,7 @@ from pytest_accel.workloads.data.files import (
     read_json,
     unreadable,
 )
-from pytest_accel.workloads.data.loader import mixed_seed, stream_seed
+from pytest_accel.workloads.data.loader import BatchRequest, mixed_seed, stream_seed
 from pytest_accel.workloads.data.pixels import decode_on_host, resize_on_host, scale_and_shift
 from pytest_accel.workloads.data.sources import Batch
 from pytest_accel.workloads.input_pipeline import (
@@ -101,13 +101,11 @@ MANY_SCALES = Resizing(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DetectionRequest:
-    """Samples of one rank and one step, their bucket, and the seed of their mirroring."""
+class DetectionRequest(BatchRequest):
+    """Samples whose seed is that of their mirroring, and their bucket."""
 
     bucket: Bucket
-    indices: Sequence[int]
     sizes: Sequence[tuple[int, int]]  # height and width that each is resized to
-    seed: int | None = None  # of the first, the next one has the next; None: no image is mirrored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

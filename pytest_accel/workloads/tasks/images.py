@@ -26,13 +26,7 @@ from pytest_accel.workloads.data.loader import (
     synthetic_images,
 )
 from pytest_accel.workloads.data.pixels import CropResize, ModelInput, PixelTransform
-from pytest_accel.workloads.data.sources import (
-    Batch,
-    BatchSource,
-    DecodingSource,
-    SplitSource,
-    resident,
-)
+from pytest_accel.workloads.data.sources import Batch, BatchSource, DecodingSource, SplitSource, resident
 from pytest_accel.workloads.input_pipeline import (
     InputPipeline,
     ModelInfo,
@@ -132,7 +126,7 @@ class ImagePlan(Plan):
             finish = _finish(config, self, augment=augment)
             if config.source != "loader" and config.workers is None:
                 samples = data.images, data.labels
-                source: BatchSource = resident(samples, order, _pixels_only(finish), config.device)
+                source: BatchSource = resident(samples, order, finish, config.device)
                 configuration["data_source"] = "resident"
             else:
                 size = data.images[0].numel()
@@ -193,8 +187,7 @@ def evaluation_batches(config: StepConfig, plan: ImagePlan) -> Iterator[Batch]:
         batches = host_batches(config, PhotographReader(images=images, size=plan.shape[1]), order)
     try:
         for pixels, labels in batches:
-            pixels, labels = (each.to(config.device, non_blocking=True) for each in (pixels, labels))  # noqa: PLW2901
-            yield finish(pixels), labels
+            yield finish((pixels.to(config.device, non_blocking=True), labels.to(config.device)))
     finally:
         batches.close()
 
@@ -218,7 +211,7 @@ def _through_loader(
     config: StepConfig,
     reader: Reader,
     order: TrainingOrder,
-    finish: PixelTransform,
+    finish: Callable[[Batch], Batch],
     *,
     image_bytes: int,
     augment: bool = False,
@@ -228,17 +221,15 @@ def _through_loader(
     if config.device.type != "cpu" and config.workers != 0:
         at_once = max(1, min(MOST_AT_ONCE, AT_ONCE_BYTES // (order.batch_size * image_bytes)))
     sampler = order.requests(augment=augment, at_once=at_once)
-    source = through_loader(config, reader, sampler, _pixels_only(finish))
+    source = through_loader(config, reader, sampler, finish)
     return SplitSource(source, batch_size=order.batch_size, batches=at_once) if at_once > 1 else source
 
 
-def _pixels_only(finish: PixelTransform) -> Callable[[Batch], Batch]:
-    return lambda batch: (finish(batch[0]), batch[1])
-
-
-def _finish(config: StepConfig, plan: ImagePlan, *, augment: bool) -> PixelTransform:
+def _finish(config: StepConfig, plan: ImagePlan, *, augment: bool) -> Callable[[Batch], Batch]:
+    """Return a function that turns the bytes of a batch on the device into what the model reads."""
     seed = rank_seed(config.ranks.rank, config.seed)
-    return PixelTransform(_model_input(config, plan), augment=augment, seed=seed)
+    transform = PixelTransform(_model_input(config, plan), augment=augment, seed=seed)
+    return lambda batch: (transform(batch[0]), batch[1])
 
 
 def _model_input(config: StepConfig, plan: ImagePlan) -> ModelInput:

@@ -95,10 +95,11 @@ def examine_memory(files: HostFiles) -> list[Finding]:
         return [MEMORY("host").unknown("/proc/meminfo has no MemAvailable")]
     findings = [_room("host", f"{gibibytes(free)} free of {gibibytes(total)}", free)]
     group = memory_limit(files)
-    if group is None or group.limit_bytes >= total:
+    if group is None or group[0] >= total:
         return [*findings, MEMORY("limit").ok("none: no group limits memory")]
-    left = max(0, group.limit_bytes - group.used_bytes)
-    text = f"{gibibytes(left)} left of {gibibytes(group.limit_bytes)} for this group"
+    limit, used = group
+    left = max(0, limit - used)
+    text = f"{gibibytes(left)} left of {gibibytes(limit)} for this group"
     return [*findings, _room("limit", text, left)]
 
 

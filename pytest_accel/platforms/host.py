@@ -66,14 +66,6 @@ def number_fields(lines: list[str]) -> dict[str, int]:
 # --- control groups -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryLimit:
-    """A memory limit, and the use without reclaimable cache."""
-
-    limit_bytes: int
-    used_bytes: int
-
-
 def cpu_quota(files: HostFiles) -> float | None:
     """Return the CPU time limit in CPUs, the smallest of all groups above this process; None without one."""
     found = []
@@ -90,15 +82,15 @@ def cpu_quota(files: HostFiles) -> float | None:
     return min(found, default=None)
 
 
-def memory_limit(files: HostFiles) -> MemoryLimit | None:
-    """Return the smallest memory limit of all groups above this process; None without one."""
+def memory_limit(files: HostFiles) -> tuple[int, int] | None:
+    """Return the smallest limit of all groups above this process and their use without reclaimable cache, in bytes."""
     found = []
     for folder in _group_folders(files):
         if limit := whole_number(files.text(f"{folder}/memory.max")):  # "max" is no limit
             used = whole_number(files.text(f"{folder}/memory.current")) or 0
             cache = number_fields(files.lines(f"{folder}/memory.stat")).get("inactive_file", 0)
-            found.append(MemoryLimit(limit_bytes=limit, used_bytes=max(0, used - cache)))
-    return min(found, key=lambda each: each.limit_bytes, default=None)
+            found.append((limit, max(0, used - cache)))
+    return min(found, default=None)
 
 
 def _group_folders(files: HostFiles, controller: str = "") -> Iterator[str]:

@@ -1,12 +1,4 @@
-"""Batch sources: endless streams of batches on the device, ready for a step.
-
-BatchSource
-├── RotatingSource  a few batches made on the device once: the step and nothing else
-├── MemorySource    samples in the memory of the device, or in a mapped file
-├── LoaderSource    from worker processes, copied ahead beside the steps
-├── DecodingSource  JPEGs from worker processes, decoded on the device beside the steps
-└── SplitSource     small batches cut from the large ones of a LoaderSource
-"""
+"""Batch sources: endless streams of batches on the device, ready for a step."""
 
 from __future__ import annotations
 

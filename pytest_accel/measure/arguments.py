@@ -105,9 +105,6 @@ def check_first_step(step: Callable[[], object]) -> Callable[[], object]:
     return first
 
 
-# --- metrics and gates ------------------------------------------------------------------------------------
-
-
 def check_metrics(metrics: object) -> dict[str, float]:
     found: dict[str, float] = {}
     for name, value in _mapping("metrics", metrics).items():
@@ -190,9 +187,6 @@ def _gates(gates: Mapping[str, float | None]) -> dict[str, float | None]:
     return found
 
 
-# --- single values ----------------------------------------------------------------------------------------
-
-
 def _mapping(argument: str, value: object) -> Mapping[str, object]:
     if not isinstance(value, Mapping):
         raise ArgumentError(f"{argument}: {value!r} is not a mapping of names to values.")
@@ -237,8 +231,6 @@ def _scalar(key: object, value: object) -> Scalar:
         f"configuration[{key!r}]: {value!r} cannot be stored. Write a text, a finite number, True, False or None."
     )
 
-
-# --- errors of workloads -----------------------------------------------------------------------------------
 
 # Messages of torch's allocators, Triton, NCCL, cuBLAS and cuDNN; not "out of resource" (shared memory), which a smaller
 # batch would not help.

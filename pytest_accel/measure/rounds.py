@@ -244,8 +244,6 @@ def frozen_garbage() -> Iterator[Callable[[], None]]:
         gc.unfreeze()
 
 
-# --- rounds ---------------------------------------------------------------------------------------------
-
 STEPS_PER_ROUND = 10
 # A round this long makes the two timer calls and the synchronization (tens of microseconds on an H200) less than a
 # thousandth of it.
@@ -399,8 +397,6 @@ def _delayed(step: Step, device: Device, step_s: float, slowdown: float) -> tupl
 
     return delayed, slow_s
 
-
-# --- parts of a step ------------------------------------------------------------------------------------
 
 PILOTS = 3
 MIN_LATENCIES, MAX_LATENCIES = 100, 2000

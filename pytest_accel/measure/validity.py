@@ -150,9 +150,6 @@ def _gaps(readings: DeviceReadings, reasons: Sequence[int]) -> Iterator[Finding]
         yield False, f"the device was sampled in part: {'; '.join(problems)}"
 
 
-# --- clocks -----------------------------------------------------------------------------------------------
-
-
 def _reasons(samples: Sequence[DeviceSample]) -> list[int]:
     """Return the bit sets, each with the cause of a slowdown instead of the slowdown."""
     found = [sample.event_reasons for sample in samples if sample.event_reasons is not None]
@@ -191,9 +188,6 @@ def _clocks(readings: DeviceReadings, reasons: Sequence[int]) -> Iterator[Findin
             yield False, f"{name} ({_percent(share)} of the window)"
 
 
-# --- other processes --------------------------------------------------------------------------------------
-
-
 def _processes(foreign: Sequence[ForeignProcess]) -> Iterator[Finding]:
     """Judge other processes by their share of the SMs together; an unknown share is a note."""
     shares = {
@@ -220,9 +214,6 @@ def _who(processes: Sequence[ForeignProcess]) -> str:
 def _held(processes: Sequence[ForeignProcess]) -> str:
     held = sum(process.memory_bytes or 0 for process in processes)
     return f", {gibibytes(held)}" if held > 0 else ""
-
-
-# --- the device itself ------------------------------------------------------------------------------------
 
 
 def _device(readings: DeviceReadings, reasons: Sequence[int]) -> Iterator[Finding]:

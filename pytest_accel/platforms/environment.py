@@ -95,9 +95,6 @@ def _present(facts: Mapping[str, str]) -> Facts:
     return {name: value for name, value in sorted(facts.items()) if value}
 
 
-# --- software and host ------------------------------------------------------------------------------
-
-
 def _software() -> Facts:
     """Return versions from installed metadata: importing torchvision for its version takes seconds."""
     facts = {"python": platform.python_version(), "kernel": platform.release()}
@@ -208,9 +205,6 @@ def _cpu_context(files: HostFiles) -> Facts:
     }
 
 
-# --- container --------------------------------------------------------------------------------------
-
-
 def container(files: HostFiles, environ: Mapping[str, str]) -> Facts:
     """Return runtime, name and image of the container; where several sources have a field, the last one counts.
 
@@ -251,9 +245,6 @@ def _image_facts(text: str) -> Facts:
         for name, fact in IMAGE_FIELDS.items()
         if isinstance(table.get(name), str)
     }
-
-
-# --- the device -------------------------------------------------------------------------------------
 
 
 def _device(hardware: DetectedDevice) -> tuple[Facts, Facts]:

@@ -176,9 +176,6 @@ def short_uuid(uuid: str) -> str:
     return f"{kind}{dash}{rest.partition('-')[0]}"
 
 
-# --- visible devices --------------------------------------------------------------------------------
-
-
 def find(environ: Mapping[str, str] = os.environ) -> tuple[list[DetectedDevice], list[str]]:
     gpus: list[DetectedDevice] = []
     sliced: list[str] = []  # UUIDs of GPUs in MIG mode

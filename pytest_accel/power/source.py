@@ -155,8 +155,6 @@ def read_sensor(path: Path) -> tuple[int | None, str]:
     return (number, "") if number is not None else (None, f"says {text[:20]!r}, which is no reading")
 
 
-# --- sources of this node ---------------------------------------------------------------------------
-
 HOOK = "pytest_accel_power_sources"
 
 
@@ -209,9 +207,6 @@ def _opened(module: Any, node: PowerNode) -> list[PowerSource]:  # noqa: ANN401 
         name = module.__name__.rpartition(".")[2]
         return [BaseSource(name, f"cannot be opened ({words(error)})")]
     return [] if source is None else [source]
-
-
-# --- sources of plugins -----------------------------------------------------------------------------
 
 
 def from_hook(answers: Iterable[Iterable[PowerSource]]) -> tuple[PowerSource, ...]:

@@ -114,9 +114,6 @@ def assemble(config: StepConfig) -> Parts:
     )
 
 
-# --- checks before anything is built ---------------------------------------------------------------
-
-
 def check_data(name: str | None) -> None:
     if name is not None and name not in DATA_NAMES:
         remedy = "The name gives the shape of what a step reads, synthetic or not."
@@ -151,9 +148,6 @@ def _check_parameters(millions: float | None, info: ModelInfo) -> None:
             f"millions: {info.name} has {info.parameters / 1e6:.{digits}f} million parameters, not {millions}: it is "
             "not the model that was meant. Does num_classes or image_size differ?"
         )
-
-
-# --- what is resolved ------------------------------------------------------------------------------
 
 
 def batch_configuration(config: StepConfig) -> Configuration:
@@ -199,9 +193,6 @@ def _plain(value: object) -> str | int | float | bool | None:
     if value is None or isinstance(value, str | int | float | bool):
         return value
     return callable_name(value) if callable(value) else repr(value)
-
-
-# --- data plans ------------------------------------------------------------------------------------
 
 
 def _plan(config: StepConfig, model: nn.Module, info: ModelInfo) -> Plan:

@@ -130,9 +130,6 @@ def resolve_compile(
     return "reduce-overhead" if pieces else "default", False
 
 
-# --- replay of a whole step ------------------------------------------------------------------------
-
-
 def why_not_replayed(config: StepConfig) -> str | None:
     """Return why a step cannot be recorded, as far as its keywords tell; None: it can."""
     if config.device.type != "cuda":

@@ -208,8 +208,6 @@ def demand_of(
     )
 
 
-# --- memory ----------------------------------------------------------------------------------------
-
 FP32_BYTES = 4
 UNSHARDED_SHARE = 0.8  # of a device's memory, for all fp32 weights before they are sharded
 

@@ -234,9 +234,6 @@ class StepMetrics:
         return {**metrics, **self.learned}
 
 
-# --- loader and latency ----------------------------------------------------------------------------
-
-
 def loader_metrics(
     step: TrainStep | InferStep, device: Device, ranks: Ranks, *, step_s: float, budget_s: float
 ) -> dict[str, float]:
@@ -277,9 +274,6 @@ def latency_metrics(
 ) -> dict[str, float]:
     found = latencies(step, device, ranks, budget_s=budget_s)
     return {f"latency_p{share}_s": percentile(found, share / 100) for share in PERCENTILES}
-
-
-# --- convergence -----------------------------------------------------------------------------------
 
 
 def _check_epochs(ranks: Ranks, options: TrainOptions, *, epochs: object, epoch_size: object) -> None:

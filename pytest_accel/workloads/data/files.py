@@ -99,9 +99,6 @@ def read_json(path: Path, *, object_hook: Callable[[dict[str, Any]], Any] | None
         raise unreadable(path, f"not JSON: {error}") from None
 
 
-# --- named data sets --------------------------------------------------------------------------------
-
-
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 

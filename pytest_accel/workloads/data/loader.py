@@ -42,9 +42,6 @@ _TIMED_OUT = "DataLoader timed out"
 _LOST = (_TIMED_OUT, "DataLoader worker (pid", "Pin memory thread exited", "Too many open files")
 
 
-# --- order -----------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRequest:
     """Samples of one rank for one step or several, and the seed of their crops."""
@@ -130,9 +127,6 @@ def mixed_seed(seed: int, epoch: int) -> int:
     return int.from_bytes(hashlib.blake2b(f"{seed}/{epoch}".encode(), digest_size=4).digest(), "big")
 
 
-# --- readers ----------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ArrayImages:
     """A whole set in memory. A loader's reader of their batches: a set shorter than the order is repeated."""
@@ -209,9 +203,6 @@ class PhotographReader:
             crop = crop_for(pixels.shape[1], pixels.shape[2], random)
             batch[place] = crop_on_host(pixels, crop, self.size)
         return batch, self.images.labels[torch.tensor(wanted.indices)]
-
-
-# --- worker processes -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,8 +107,6 @@ def fused_stem_max_pool(found: torch.Tensor) -> torch.Tensor:
     return maxima.contiguous(memory_format=torch.channels_last)
 
 
-# --- fused conv-BN-ReLU, for inference --------------------------------------------------------------
-
 CHANNELS = 8  # both channel counts are a multiple: as cuDNN's kernels read them
 
 

@@ -171,19 +171,10 @@ def torch_index(uuid: str, fallback: int) -> int:
     if not uuid:
         return fallback
     for index in range(torch.cuda.device_count()):
-        shown = getattr(torch.cuda.get_device_properties(index), "uuid", None)
-        if shown is not None and _bare(uuid) in _spellings(str(shown)):
+        shown = str(getattr(torch.cuda.get_device_properties(index), "uuid", "")).lower()
+        spellings = {shown.removeprefix("gpu-")}
+        with suppress(ValueError):  # of ROCm the 16 bytes are the letters of the serial number
+            spellings.add(bytes.fromhex(shown.replace("-", "")).decode("ascii").lower())
+        if uuid.lower().removeprefix("gpu-") in spellings:
             return index
     return fallback
-
-
-def _bare(uuid: str) -> str:
-    return uuid.lower().removeprefix("gpu-")
-
-
-def _spellings(shown: str) -> set[str]:
-    """Return the UUID, and as ROCm means it: there the 16 bytes are the letters of the serial number."""
-    spellings = {_bare(shown)}
-    with suppress(ValueError):  # UnicodeDecodeError is one
-        spellings.add(bytes.fromhex(shown.replace("-", "")).decode("ascii").lower())
-    return spellings

@@ -433,10 +433,3 @@ def latencies(call: Callable[[], object], device: Device, ranks: Ranks, *, budge
     pilot_s = timed_block(call, PILOTS, device) / PILOTS
     wanted = math.ceil(budget_s / max(ranks.slowest(pilot_s), 1e-6))
     return [timed_block(call, 1, device) for _ in range(max(MIN_LATENCIES, min(MAX_LATENCIES, wanted)))]
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """Return the smallest value that at least this share of them do not exceed."""
-    ordered = sorted(values)
-    needed = math.ceil(round(share * len(ordered), 9))  # in floats, 0.07 * 100 is more than 7
-    return ordered[max(0, needed - 1)]

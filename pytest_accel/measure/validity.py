@@ -105,11 +105,12 @@ def assess(readings: DeviceReadings) -> Validity:
     return Validity(
         invalid=tuple(text for invalid, text in found if invalid),
         notes=tuple(text for invalid, text in found if not invalid),
-        figures={**_figures(readings.samples, reasons), **_locked(readings, reasons)},
+        figures=_figures(readings, reasons),
     )
 
 
-def _figures(samples: Sequence[DeviceSample], reasons: Sequence[int]) -> dict[str, float]:
+def _figures(readings: DeviceReadings, reasons: Sequence[int]) -> dict[str, float]:
+    samples = readings.samples
     sm_mhz = _plausible((sample.sm_mhz for sample in samples), MOST_MHZ)
     memory_mhz = _plausible((sample.memory_mhz for sample in samples), MOST_MHZ)
     temperatures_c = _plausible((sample.temperature_c for sample in samples), MOST_C)
@@ -119,14 +120,10 @@ def _figures(samples: Sequence[DeviceSample], reasons: Sequence[int]) -> dict[st
     if reasons:
         found["power_capped_share"] = _share(reasons, POWER_CAP)
         found["throttled_share"] = _share(reasons, THROTTLES)
+        # That the samples never left though nothing held it down; NVML does not report a lock itself.
+        if len(sm_mhz) >= LOCKED_SAMPLES and is_held(sm_mhz, reasons, readings.sm_mhz_max):
+            found["locked_clock_mhz"] = fmean(sm_mhz)
     return found
-
-
-def _locked(readings: DeviceReadings, reasons: Sequence[int]) -> dict[str, float]:
-    """Return the clock that the samples never left though nothing held it down; NVML does not report a lock itself."""
-    clocks = _plausible((sample.sm_mhz for sample in readings.samples), MOST_MHZ)
-    held = len(clocks) >= LOCKED_SAMPLES and bool(reasons) and is_held(clocks, reasons, readings.sm_mhz_max)
-    return {"locked_clock_mhz": fmean(clocks)} if held else {}
 
 
 def _plausible(readings: Iterable[int | None], most: int) -> list[int]:

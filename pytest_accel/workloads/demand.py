@@ -30,12 +30,15 @@ from pytest_accel.workloads.optimizers import optimizer_states
 from pytest_accel.workloads.precision import PRECISIONS
 
 aten = torch.ops.aten
-_CONVOLUTIONS = (aten.convolution, aten.convolution_backward)
-_BATCHED = (
-    aten.bmm, aten.baddbmm, aten._scaled_dot_product_flash_attention, aten._scaled_dot_product_flash_attention_backward,  # noqa: SLF001 - their names
-    aten._scaled_dot_product_efficient_attention, aten._scaled_dot_product_efficient_attention_backward,  # noqa: SLF001
-    aten._scaled_dot_product_cudnn_attention, aten._scaled_dot_product_cudnn_attention_backward,  # noqa: SLF001
-)  # fmt: skip
+_ATTENTION = [
+    getattr(aten, f"_scaled_dot_product_{kernel}_attention{direction}")
+    for kernel in ("flash", "efficient", "cudnn")
+    for direction in ("", "_backward")
+]
+# Shares of the products that some algorithm avoids: Winograd's 3 x 3 convolutions need a quarter of them (F(4x4, 3x3),
+# arXiv:1509.09308), causal attention half. The roofline must raise no false alarm.
+AVOIDABLE = dict.fromkeys((aten.convolution, aten.convolution_backward), 0.75)
+AVOIDABLE |= dict.fromkeys((aten.bmm, aten.baddbmm, *_ATTENTION), 0.5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +72,13 @@ def count(model: nn.Module, plan: Plan, *, loss: Loss | None = None) -> StepCoun
         return None
     if not (flops := int(counter.get_total_flops())):
         return None
+    by_operator = counter.get_flop_counts()["Global"]
     gradients = [shadow.grad for shadow in shadows.values() if shadow.is_leaf]
     return StepCount(
         flops=flops,
-        least_flops=_least(counter.get_flop_counts()["Global"]),
+        least_flops=int(
+            sum(flops * (1 - AVOIDABLE.get(operator, 0)) for operator, flops in by_operator.items())
+        ),
         forward=forward,
         backward=reading.taken(),
         gradients=sum(
@@ -89,15 +95,6 @@ def output_classes(model: nn.Module, plan: Plan) -> int | None:
     except Exception:  # noqa: BLE001 - any model of the user's: one that needs real values has no shapes
         return None
     return int(output.shape[-1]) if isinstance(output, torch.Tensor) and output.dim() > 1 else None
-
-
-def _least(by_operator: Mapping[Any, int]) -> int:
-    """Return the products that no algorithm avoids, so that the roofline raises no false alarm.
-
-    Winograd's 3 x 3 convolutions need a quarter of them (F(4x4, 3x3), arXiv:1509.09308), causal attention half.
-    """
-    saved = dict.fromkeys(_CONVOLUTIONS, 0.75) | dict.fromkeys(_BATCHED, 0.5)
-    return int(sum(flops * (1 - saved.get(operator, 0)) for operator, flops in by_operator.items()))
 
 
 def _backward_flops(gradient: Any, inputs: Any, weight: Any, *rest: Any, out_shape: Any) -> int:  # noqa: ARG001 - torch's signature

@@ -10,11 +10,12 @@ from functools import partial
 from statistics import median
 from typing import Any, Unpack, cast
 
+import numpy as np
 import torch
 
 from pytest_accel.measure.arguments import CannotFit, OutOfMemory, StepError
 from pytest_accel.measure.device import Device
-from pytest_accel.measure.rounds import Ranks, latencies, percentile, seconds_per_call
+from pytest_accel.measure.rounds import Ranks, latencies, seconds_per_call
 from pytest_accel.options import data_root
 from pytest_accel.session.accel import Accel
 from pytest_accel.session.device import CONFIGURATION, STEP_FACTS, does_not_fit, fail_plainly, live_progress
@@ -273,7 +274,8 @@ def latency_metrics(
     step: TrainStep | InferStep, device: Device, ranks: Ranks, *, budget_s: float
 ) -> dict[str, float]:
     found = latencies(step, device, ranks, budget_s=budget_s)
-    return {f"latency_p{share}_s": percentile(found, share / 100) for share in PERCENTILES}
+    values = np.percentile(found, PERCENTILES, method="inverted_cdf")
+    return {f"latency_p{share}_s": float(value) for share, value in zip(PERCENTILES, values, strict=True)}
 
 
 def _check_epochs(ranks: Ranks, options: TrainOptions, *, epochs: object, epoch_size: object) -> None:

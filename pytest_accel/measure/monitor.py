@@ -139,17 +139,9 @@ class _Monitor:
 
     library: ClassVar[str]
 
-    def __init__(
-        self,
-        uuid: str,
-        own_pids: Callable[[], frozenset[int]] = frozenset,
-        *,
-        clock: Callable[[], float] = time.perf_counter,
-        wall_clock: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, uuid: str, own_pids: Callable[[], frozenset[int]] = frozenset) -> None:
         self._uuid = uuid
         self._own_pids = own_pids
-        self._clock, self._wall_clock = clock, wall_clock
         self._handle: object | None = None
         self._samples: list[DeviceSample] = []
         self._problems: dict[str, str] = {}
@@ -215,12 +207,12 @@ class NvmlMonitor(_Monitor):
         elif not self._calls:
             self._say("NVML", nvml.attempt("nvmlDeviceGetUUID", handle)[1] or "answers nothing")
         self._ecc_before = self._gpu.uncorrected_errors()
-        self._begin_wall_s = self._wall_clock()
-        self._begin_s = self._clock()
+        self._begin_wall_s = time.time()
+        self._begin_s = time.perf_counter()
 
     def sample(self) -> None:
         """Take one sample: the medians of these calls add up to 12 us on an H200."""
-        at_s = self._clock()
+        at_s = time.perf_counter()
         readings: dict[str, int] = {}
         for field, (function, arguments) in self._calls.items():
             answer, why = self._gpu.nvml.attempt(function, *arguments)
@@ -232,7 +224,7 @@ class NvmlMonitor(_Monitor):
 
     def end(self) -> DeviceReadings:
         """Return all readings; call it when the sampling thread has ended its window."""
-        end_s = self._clock()
+        end_s = time.perf_counter()
         samples, gpu = tuple(self._samples), self._gpu
         # First: an idle link falls back to a slower generation.
         generation, width = gpu.get("CurrPcieLinkGeneration"), gpu.get("CurrPcieLinkWidth")
@@ -332,10 +324,10 @@ class AmdMonitor(_Monitor):
         self._carried = dict.fromkeys(_RESIDENCIES, 0.0)
         self._counted = _numbers(self._ask("gpu_metrics_info"))
         self._ecc_before = self._uncorrected()
-        self._begin_s = self._clock()
+        self._begin_s = time.perf_counter()
 
     def sample(self) -> None:
-        at_s = self._clock()
+        at_s = time.perf_counter()
         metrics = self._ask("gpu_metrics_info")
         if not metrics and self._handle is not None:
             self._say("metrics", self._refusal)
@@ -351,7 +343,7 @@ class AmdMonitor(_Monitor):
         )
 
     def end(self) -> DeviceReadings:
-        end_s = self._clock()
+        end_s = time.perf_counter()
         caps_w = {
             name: cap / 1e6 if cap > _MOST_W else cap
             for name, cap in _numbers(self._ask("power_cap_info")).items()

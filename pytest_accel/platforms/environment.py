@@ -87,7 +87,13 @@ def read_environment(
     else:
         identity, device_context = _device(hardware)
         identity["device_count"] = str(device_count)
-        context |= {**_torch_libraries(), **_network(files), **device_context, "host_cpu_model": model}
+        cards = "sys/class/infiniband"  # of RoCE adapters too
+        firmware = {files.text(f"{cards}/{card}/fw_ver") for card in files.names(cards)} - {""}
+        context |= {**_torch_libraries(), **device_context, "host_cpu_model": model}
+        context |= {
+            "nic_firmware": ", ".join(sorted(firmware)),
+            "ofed": files.text("sys/module/mlx5_core/version"),
+        }
     return Environment(identity=_present(identity), context=_present(context))
 
 
@@ -176,12 +182,6 @@ def compiled_counts() -> dict[str, float]:
         "compiled_graphs": float(counters["stats"]["unique_graphs"]),
         "graph_breaks": float(sum(counters["graph_break"].values())),
     }
-
-
-def _network(files: HostFiles) -> Facts:
-    cards = "sys/class/infiniband"
-    firmware = {files.text(f"{cards}/{card}/fw_ver") for card in files.names(cards)} - {""}
-    return {"nic_firmware": ", ".join(sorted(firmware)), "ofed": files.text("sys/module/mlx5_core/version")}
 
 
 def cudnn_version(number: int) -> str:

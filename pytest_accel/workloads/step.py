@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property
@@ -223,9 +223,7 @@ class TrainStep(Step):
             # Counted before sharding. Bytes are not known: weights come from other devices, in another type.
             self.demand = replace(self.demand, bytes_moved=None)
             shard(model, config.ranks, precision, self.device, seed=config.seed)
-        trainable = {
-            name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
-        }
+        trainable = {name: each for name, each in model.named_parameters() if each.requires_grad}
         if not trainable:
             raise StepError(f"{self.info.name}: no parameter requires a gradient. {NO_BENCHMARK}")
         optimizer = config.optimizer
@@ -239,15 +237,15 @@ class TrainStep(Step):
         if isinstance(optimizer, str) and not precision.scales_loss:  # a scaler skips updates
             self._states = OPTIMIZERS[optimizer].states
         self.configuration |= described | {"loss": loss_name, "label_smoothing": config.label_smoothing}
-        if not config.ddp:
-            self.configuration["ddp"] = False
-        if config.sharding is not None:
-            self.configuration["sharding"] = config.sharding
+        self.configuration |= {} if config.ddp else {"ddp": False}
+        self.configuration |= {"sharding": config.sharding} if config.sharding else {}
         parallel = config.ddp and config.sharding is None
         self._wrapped: Any = data_parallel(model, config.ranks) if parallel else model
         self._forward_loss: Any = self._compile_forward(parts, loss)
         self._trainable = tuple(trainable.values())
-        self._sampled = [(parameter, _sample(parameter)) for parameter in _evenly(self._trainable)]
+        number = min(SAMPLED_TENSORS, len(trainable))  # evenly from the first to the last
+        places = (index * (len(trainable) - 1) // max(1, number - 1) for index in range(number))
+        self._sampled = [(each, _sample(each)) for each in (self._trainable[place] for place in places)]
         self.loss: Any = None  # of the last step, on the device
 
     _build_optimizer = staticmethod(build_step_optimizer)
@@ -387,12 +385,6 @@ class InferStep(Step):
     def _release(self) -> None:
         super()._release()
         self._forward = self.output = None
-
-
-def _evenly(parameters: Sequence[Any]) -> list[Any]:
-    """Choose up to SAMPLED_TENSORS parameters, evenly from the first to the last."""
-    number = min(SAMPLED_TENSORS, len(parameters))
-    return [parameters[index * (len(parameters) - 1) // max(1, number - 1)] for index in range(number)]
 
 
 def _sample(parameter: Any) -> torch.Tensor:

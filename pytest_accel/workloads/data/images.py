@@ -249,7 +249,9 @@ def open_shards(paths: list[Path]) -> ShardImages:
     try:
         index = np.load(cached, allow_pickle=False)
     except (OSError, ValueError, EOFError):  # not there, or torn
-        index = _table([(*image, shard) for shard, path in enumerate(paths) for image in _members(path)])
+        rows = [(*image, shard) for shard, path in enumerate(paths) for image in _members(path)]
+        numbers = [(column, np.int64) for column in ("label", "offset", "size", "shard")]
+        index = np.array(rows, np.dtype([("name", f"S{max(len(row[0]) for row in rows)}"), *numbers]))
         buffer = io.BytesIO()
         np.save(buffer, index, allow_pickle=False)
         with suppress(OSError):  # the next session builds it again
@@ -262,15 +264,6 @@ def open_shards(paths: list[Path]) -> ShardImages:
         shards=tuple(path.name for path in paths),
         places=index[["shard", "offset", "size"]],
     )
-
-
-def _table(rows: list[tuple[Any, ...]]) -> NDArray[Any]:
-    width = max(len(row[0]) for row in rows)
-    columns = [
-        ("name", f"S{width}"),
-        *((column, np.int64) for column in ("label", "offset", "size", "shard")),
-    ]
-    return np.array(rows, np.dtype(columns))
 
 
 def _members(path: Path) -> list[tuple[bytes, int, int, int]]:

@@ -55,19 +55,12 @@ class RotatingSource(BatchSource):
         super().__init__(cycle(batches))
 
 
-class MemorySource(BatchSource):
-    """Samples in memory: `read` selects those of each step, in the order of a rank."""
-
-    def __init__(self, order: TrainingOrder, read: Callable[[list[int]], Batch]) -> None:
-        super().__init__(map(read, map(order.indices, count())))
-
-
 def resident(
     samples: Batch,  # tensors whose first dimension counts samples
     order: TrainingOrder,
     finish: Callable[[Any], Batch],  # converts selected samples to what a step reads
     device: torch.device,
-) -> MemorySource:
+) -> BatchSource:
     """Return a source of a whole set on the device: a step selects its samples there."""
     there = tree_map(lambda tensor: tensor.to(device), samples)
 
@@ -77,7 +70,7 @@ def resident(
             indices = indices.pin_memory().to(device, non_blocking=True)
         return finish(tree_map(lambda tensor: tensor[indices], there))
 
-    return MemorySource(order, read)
+    return BatchSource(map(read, map(order.indices, count())))
 
 
 class LoaderSource(BatchSource):

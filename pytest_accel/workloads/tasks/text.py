@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeAlias
 
@@ -14,7 +15,7 @@ from torch.nn import functional as F
 
 from pytest_accel.workloads.config import Configuration, Loss, StepConfig
 from pytest_accel.workloads.data.files import Split, find_folder, missing, reading, unreadable
-from pytest_accel.workloads.data.sources import Batch, MemorySource
+from pytest_accel.workloads.data.sources import Batch, BatchSource
 from pytest_accel.workloads.input_pipeline import (
     InputPipeline,
     ModelInfo,
@@ -188,8 +189,9 @@ class TokenPlan(Plan):
 
     def read(self, config: StepConfig, data: Sequences) -> InputPipeline:
         order = self.order(config, length=len(data))
+        read = partial(data.read, device=config.device)
         return InputPipeline(
-            source=MemorySource(order, partial(data.read, device=config.device)),
+            source=BatchSource(map(read, map(order.indices, count()))),
             configuration={"data_source": "texts", "data_sequences": len(data)},
             order=order,
         )

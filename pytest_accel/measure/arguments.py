@@ -253,12 +253,10 @@ class CannotFit(OutOfMemory):
 
 
 def says_out_of_memory(text: str) -> bool:
-    """Return whether an error says that memory ran out, on a device or on its host."""
     return _OUT_OF_MEMORY.search(text) is not None
 
 
 def unknown_value(argument: str, value: object, valid: Iterable[str], *, remedy: str = "") -> ValueError:
-    """Return the error for an unknown name: near names, valid names, remedy."""
     names = sorted(valid)
     hint = did_you_mean(value, names) if isinstance(value, str) else ""
     text = f"{argument}: {value!r} is not known.{hint} Valid: {', '.join(names)}."

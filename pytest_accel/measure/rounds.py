@@ -217,7 +217,6 @@ def in_bursts(steps: int, burst: int) -> int:
 
 
 def timed_block(step: Step, steps: int, device: Device) -> float:
-    """Return the seconds of so many steps, the device synchronized at both ends."""
     device.synchronize()
     begin = time.perf_counter()
     for _ in range(steps):
@@ -280,8 +279,6 @@ class Window(Protocol):
 
 
 class Plan(NamedTuple):
-    """Rounds of equal numbers of steps that fill a time budget."""
-
     steps_per_round: int
     rounds: int
 

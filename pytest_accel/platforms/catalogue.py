@@ -228,7 +228,6 @@ class Catalogue:
         return [name for kind in self.devices.values() for name in kind.names()]
 
     def matching(self, needs: Accelerators) -> list[str]:
-        """Return the registered names of the platforms that meet the needs."""
         parsed = ((name, self.parse(name)) for name in self.names())
         found = [name for name, each in parsed if needs.met_by(self.devices[each.device], each)]
         if not found:  # without a marker, the benchmark would run on any device
@@ -310,7 +309,6 @@ def load_catalogue(
 
 
 def user_platforms(pyproject: Path) -> Mapping[str, Any]:
-    """Return the tables below `[tool.pytest-accel.platforms]`; empty without such a file."""
     return project_table(pyproject, PYPROJECT_TABLE)
 
 

@@ -215,7 +215,6 @@ def kfd_affinity(uuid: str, sys: Path) -> DeviceAffinity | None:
 
 
 def _numbered(directory: Path, prefix: str) -> list[Path]:
-    """Return the entries named prefix and number, ordered by number."""
     numbers = (name.removeprefix(prefix) for name in folder_names(directory) if name.startswith(prefix))
     return [directory / f"{prefix}{number}" for number in sorted(int(n) for n in numbers if n.isdigit())]
 
@@ -260,7 +259,6 @@ def read_load(files: HostFiles | None = None) -> Load:
 
 
 def load_metrics(before: Load, after: Load, steps: int) -> dict[str, float]:
-    """Return the metrics of so many steps between two readings."""
     process_s, wall_s = after.process_s - before.process_s, after.at_s - before.at_s
     found = {"host_cpu_s_per_step": process_s / steps}
     waits_s = [now - before.waits_s.get(thread, 0.0) for thread, now in after.waits_s.items()]

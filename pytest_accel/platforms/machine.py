@@ -71,7 +71,6 @@ class Machine:
     problems: tuple[str, ...] = ()
 
     def devices_for(self, platform: PlatformName) -> tuple[DetectedDevice, ...]:
-        """Return the first devices of this node that the platform uses; none for `cpu`."""
         fitting = [device for device in self.devices if device.key == platform.device]
         return tuple(fitting[: platform.per_node])
 
@@ -108,7 +107,6 @@ class Machine:
         return f"needs {' or '.join(needs)}; {has}"
 
     def summary(self) -> str:
-        """Return the devices in words: `4 x NVIDIA A100-SXM4-40GB`, or that there is none and why."""
         if self.devices:
             counts = Counter(device.name for device in self.devices)
             return ", ".join(f"{count} x {name}" for name, count in counts.items())
@@ -219,7 +217,6 @@ _MI250_BY_UNITS = {110: "AMD Instinct MI250X", 104: "AMD Instinct MI250"}
 def find_amd(
     environ: Mapping[str, str] = os.environ, *, sys: Path = SYS
 ) -> tuple[list[DetectedDevice], list[str]]:
-    """Return the visible AMD GPUs in HIP's order, and problems."""
     gpus = _list_amd(sys)
     devices = visible_devices(gpus, environ)
     if gpus and not devices:

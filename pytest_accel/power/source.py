@@ -72,7 +72,6 @@ class BaseSource:
         return "; ".join(dict.fromkeys(self._reasons.values()))
 
     def add_problem(self, rail: str, reading: str, why: str) -> None:
-        """Keep the first reason for a rail and a reading."""
         self._reasons.setdefault((rail, reading), why)
 
     def joules(self) -> Mapping[str, float]:
@@ -196,7 +195,6 @@ def open_sources(
 
 
 def problems(sources: Iterable[PowerSource]) -> tuple[str, ...]:
-    """Return a line for each source with missing readings."""
     return tuple(f"{source.name}: {source.problem}" for source in sources if source.problem)
 
 
@@ -210,7 +208,6 @@ def _opened(module: Any, node: PowerNode) -> list[PowerSource]:  # noqa: ANN401 
 
 
 def from_hook(answers: Iterable[Iterable[PowerSource]]) -> tuple[PowerSource, ...]:
-    """Return the sources that plugins gave, each guarded."""
     return tuple(GuardedSource(source) for answer in answers for source in answer)
 
 

@@ -55,7 +55,6 @@ class Parts:
 
 
 def assemble(config: StepConfig) -> Parts:
-    """Check every keyword, then build the model and open its input pipeline."""
     device = config.device
     if device.type == "cuda":
         widen_device_queues()
@@ -125,7 +124,6 @@ def task_of_data(name: str | None) -> ModelTask | None:
 
 
 def _check_sizes(config: StepConfig) -> None:
-    """Refuse sizes of images for a model of tokens, and the other way round."""
     task = task_of(config.model) if isinstance(config.model, str) else task_of_data(config.data)
     if task is None:
         return

@@ -64,19 +64,18 @@ class InputPipeline:
     varied: bool = False  # batches differ in shape, so that the cost of one is not that of a step
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(ABC):
-    """The batches of a task: shapes, loss, synthetic and real data. Frozen: FLOP counts are cached by it."""
-
-    __slots__ = ()
+    """The batches of a task: shapes, loss, synthetic and real data."""
 
     name: str  # of the data
     batch_size: int  # of one forward pass on one rank
     unit: ClassVar[str] = "images"  # of the work of a step
     sources: ClassVar[tuple[str, ...]] = SOURCES
     decoders: ClassVar[tuple[str, ...]] = ("auto",)
-    reconstructs: bool = False  # the target of an input is the input
-    classifies: bool = False  # has an accuracy
-    classes: int | None = None  # that a model must have at least; None: its output does not tell
+    reconstructs: ClassVar[bool] = False  # the target of an input is the input
+    classifies: ClassVar[bool] = False  # has an accuracy
+    classes: ClassVar[int | None] = None  # that a model must have at least; None: its output does not tell
 
     @classmethod
     @abstractmethod
@@ -104,7 +103,6 @@ class Plan(ABC):
 
     @property
     def work(self) -> int:
-        """Units in one batch."""
         return self.batch_size
 
     @property
@@ -113,8 +111,7 @@ class Plan(ABC):
         return shape_name(*next(iter(tree_leaves(self.on_meta()))).shape[1:])
 
     def on_meta(self) -> Batch:
-        """Return a batch on the meta device, in fp32."""
-        sample = replace(self, batch_size=1)  # type: ignore[type-var] # all of them are dataclasses
+        sample = replace(self, batch_size=1)
         inputs, targets = tree_map(
             lambda one: torch.empty((self.batch_size, *one.shape[1:]), device="meta", dtype=one.dtype),
             sample.draw(torch.Generator(), torch.float32, "contiguous"),
@@ -133,19 +130,10 @@ class Plan(ABC):
         fewest = max(2, min(ROTATION, ROTATION_BYTES // size))
         return next(number for number in count(fewest) if gcd(number, micro_batches) == 1)
 
-    def make(
-        self,
-        index: int,
-        *,
-        seed: int,
-        device: torch.device,
-        dtype: torch.dtype = torch.float32,
-        memory_format: str = "contiguous",
-        rank: int = 0,
-    ) -> Batch:
-        """Return one synthetic batch. The same seed, index and rank give the same batch."""
+    def make(self, index: int, *, seed: int, device: torch.device, rank: int = 0, **form: Any) -> Batch:
+        """Return one synthetic batch, in fp32 unless `form` has a dtype. The same seed, index and rank give the same batch."""
         random = torch.Generator(device).manual_seed(rank_seed(rank, seed * ROTATION + index))
-        return self.draw(random, dtype, memory_format)
+        return self.draw(random, **{"dtype": torch.float32, "memory_format": "contiguous"} | form)
 
     def open(self, config: StepConfig) -> InputPipeline:
         """Open the source of its batches; DataError where real data is required and cannot be read."""
@@ -191,19 +179,10 @@ class Plan(ABC):
             )
         # Of the global batch where there is one, so that the number is the same on any number of ranks.
         size = config.micro_batch_size or config.global_batch_size or self.batch_size
-        whole = replace(self, batch_size=size)  # type: ignore[type-var]
+        whole = replace(self, batch_size=size)
         rotation = whole.rotation(config.dtype, config.micro_batches)
-        batches = [
-            self.make(
-                index,
-                seed=config.seed,
-                rank=config.ranks.rank,
-                device=config.device,
-                dtype=config.dtype,
-                memory_format=config.memory_format,
-            )
-            for index in range(rotation)
-        ]
+        form = {name: getattr(config, name) for name in ("seed", "device", "dtype", "memory_format")}
+        batches = [self.make(index, rank=config.ranks.rank, **form) for index in range(rotation)]
         configuration: Configuration = {"data_source": "synthetic", "distinct_batches": rotation}
         return InputPipeline(source=RotatingSource(batches), configuration=configuration)
 

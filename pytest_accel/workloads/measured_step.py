@@ -158,8 +158,6 @@ class Converge(Fixture):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepMetrics:
-    """Metrics of a built step beside its throughput."""
-
     step: Any  # TrainStep | InferStep
     min_loader_efficiency: float | None = None
     epoch_size: int | None = None
@@ -190,7 +188,6 @@ class StepMetrics:
             )
 
     def measured(self, accel: Accel, *, loss: Callable[[], float] | None = None) -> Measurement | None:
-        """Measure the step, then its parts."""
         self.check()
         step = self.step
         gates: dict[str, float | None] = {}

@@ -129,7 +129,6 @@ class Step:
         return next(self._source)
 
     def _run(self, body: StepBody) -> Any:
-        """Call the body of the step with the iterator of its batches, or replay it."""
         self.steps += 1
         with explained_out_of_memory(self._config):
             return (self._replay or body)(iter(self._next_batch, None))

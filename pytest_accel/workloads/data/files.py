@@ -52,7 +52,6 @@ def missing(name: str, searched: Iterable[Path | str], remedy: str) -> DataMissi
 
 
 def find_folder(root: Path | None, name: str, *candidates: str) -> Path:
-    """Return the first folder that exists under the root of all data sets."""
     if root is None:
         raise missing(
             name, ["a root folder, and none was given"], "Name the folder that holds the data sets."

@@ -163,7 +163,6 @@ def scale_and_shift(
 
 
 def shift_randomly(pixels: Tensor, random: torch.Generator) -> Tensor:
-    """Shift every image by up to an eighth of it in both directions, filled with black."""
     count, _, height, width = pixels.shape
     margin = max(1, min(height, width) // SHIFT_DIVISOR)
     padded = F.pad(pixels, (margin,) * 4)

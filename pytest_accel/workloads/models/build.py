@@ -100,7 +100,6 @@ def build_model(
 def _find(
     model: Model, *, num_classes: int | None, image_size: int | None, options: dict[str, Any]
 ) -> Recipe:
-    """Return how a model is built, without building it."""
     if not isinstance(model, str):
         info = ModelInfo(name=callable_name(model), image_size=image_size, own=True)
         return partial(model, **options), info

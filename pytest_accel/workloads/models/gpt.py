@@ -38,7 +38,6 @@ class GptShape:
 
     @property
     def parameters(self) -> int:
-        """The number of parameters, before a model is built."""
         block = 12 * self.width**2 + 4 * self.width
         words = self.padded_vocabulary * self.width
         return self.layers * block + (1 if self.tied else 2) * words + 2 * self.width

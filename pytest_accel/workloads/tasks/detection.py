@@ -325,8 +325,6 @@ def synthetic_detection(
 class ScenePlan(Plan):
     """Images padded to a few shapes, each with its boxes padded to one number."""
 
-    name: str
-    batch_size: int
     resizing: Resizing  # of photographs; its largest landscape bucket is the shape of synthetic images
     labels: int = COCO_CLASSES  # labels are in range(labels); a model may tell more apart
     max_gt: int = MAX_GT

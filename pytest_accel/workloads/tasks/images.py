@@ -55,11 +55,9 @@ TOO_FEW_QUEUES = (
 class ImagePlan(Plan):
     """Images of one shape, with a label each."""
 
-    name: str
-    batch_size: int
-    classes: int  # labels are in range(classes)
+    classes: int  # type: ignore[misc] # labels are in range(classes)
     shape: tuple[int, int, int]  # channels, height, width
-    reconstructs: bool = False
+    reconstructs: bool = False  # type: ignore[misc]
     decoders: ClassVar[tuple[str, ...]] = DECODERS
 
     @classmethod

@@ -153,8 +153,6 @@ AUXILIARY_WEIGHT = 0.4  # of a second head's loss, as DeepLabV3+ is trained
 class MaskPlan(Plan):
     """Crops of one size, with a class for each pixel or none."""
 
-    name: str
-    batch_size: int
     crop: tuple[int, int] = CROP  # height, width
     labels: int = CITYSCAPES_CLASSES  # not `classes`: the last dimension of the output is a width
     sources: ClassVar[tuple[str, ...]] = ("auto", "synthetic", "loader")

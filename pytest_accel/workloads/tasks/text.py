@@ -148,8 +148,6 @@ def synthetic_squad(
 class TokenPlan(Plan):
     """Sequences of one length; the target of a token is the next one."""
 
-    name: str
-    batch_size: int
     vocabulary: int
     sequence: int
     unit: ClassVar[str] = "tokens"
@@ -204,8 +202,6 @@ class QuestionPlan(Plan):
     Always synthetic: with one length for all, the words of SQuAD do not change the work of a step.
     """
 
-    name: str
-    batch_size: int
     vocabulary: int
     sequence: int
     unit: ClassVar[str] = "sequences"

@@ -11,18 +11,6 @@ from pytest_accel.doctor.findings import DEVICES, Finding, Sheet
 from pytest_accel.platforms import nvidia
 from pytest_accel.platforms.host import HostFiles, format_list
 from pytest_accel.platforms.machine import device_affinities
-from pytest_accel.platforms.nvidia import (
-    EVENTS,
-    IDLE,
-    KNOWN,
-    NO_PACKAGE,
-    Nvml,
-    NvmlGpu,
-    Refused,
-    is_held,
-    opened,
-    short_uuid,
-)
 from pytest_accel.stats.quantities import counted, gibibytes
 
 # An idle driver or a display server holds less. A CUDA context alone takes hundreds of MiB.
@@ -41,10 +29,10 @@ class NvidiaState:
     cuda: tuple[int, int] | None = None
 
 
-class Gpu(NvmlGpu):
+class Gpu(nvidia.NvmlGpu):
     """One GPU that NVML lists; raises `Refused` for a GPU without a name, such as a lost one."""
 
-    def __init__(self, nvml: Nvml, index: int) -> None:
+    def __init__(self, nvml: nvidia.Nvml, index: int) -> None:
         super().__init__(nvml, nvml.demand("nvmlDeviceGetHandleByIndex", index))
         self.name = str(nvml.demand("nvmlDeviceGetName", self.handle))
         self.uuid = str(nvml.demand("nvmlDeviceGetUUID", self.handle))
@@ -59,12 +47,12 @@ class Gpu(NvmlGpu):
         return next((int(found) for name in names if (found := self.get(name)) is not None), None)
 
     def is_idle(self) -> bool:
-        return bool((self.reasons() or 0) & IDLE)
+        return bool((self.reasons() or 0) & nvidia.IDLE)
 
 
 def examine(files: HostFiles, environ: Mapping[str, str], cpus: frozenset[int]) -> NvidiaState:
     """Check all GPUs that NVML lists, visible to CUDA or not."""
-    with opened() as nvml:
+    with nvidia.opened() as nvml:
         count, why = nvml.attempt("nvmlDeviceGetCount")
         if count is None:
             is_loaded = files.exists("proc/driver/nvidia/version") or files.exists("dev/nvidia0")
@@ -78,11 +66,11 @@ def examine(files: HostFiles, environ: Mapping[str, str], cpus: frozenset[int]) 
         return NvidiaState(findings=tuple(findings), gpus=count, cuda=cuda)
 
 
-def examine_gpu(nvml: Nvml, index: int, files: HostFiles, cpus: frozenset[int]) -> list[Finding]:
+def examine_gpu(nvml: nvidia.Nvml, index: int, files: HostFiles, cpus: frozenset[int]) -> list[Finding]:
     """Return every finding on one GPU; one for a GPU that does not answer."""
     try:
         gpu = Gpu(nvml, index)
-    except Refused as refused:
+    except nvidia.Refused as refused:
         return [
             Sheet(DEVICES.group, "device", f"GPU {index}").problem(
                 f"does not answer: {refused}",
@@ -99,7 +87,7 @@ def examine_gpu(nvml: Nvml, index: int, files: HostFiles, cpus: frozenset[int]) 
 def _device(gpu: Gpu, sheet: Sheet) -> Finding:
     memory = gpu.memory()
     size = "memory unknown" if memory is None else gibibytes(int(memory.total))
-    return sheet.ok(f"{gpu.name}, {size}, {short_uuid(gpu.uuid)}")
+    return sheet.ok(f"{gpu.name}, {size}, {nvidia.short_uuid(gpu.uuid)}")
 
 
 def _now(gpu: Gpu, sheet: Sheet) -> Finding | None:
@@ -174,7 +162,7 @@ def _held_mhz(gpu: Gpu, most: int, wanted: int) -> int | None:
         # Idle GPUs fall to a fifth (H200: 345 of 1980 MHz); with a context, an A100 stays at its application clock.
         lowest = IDLE_BELOW * most if gpu.is_idle() else 0
         clocks.append(now or 0)
-        if not now or now < lowest or now == wanted or not is_held(clocks, [gpu.reasons() or 0], most):
+        if not now or now < lowest or now == wanted or not nvidia.is_held(clocks, [gpu.reasons() or 0], most):
             return None
     return clocks[-1]
 
@@ -183,10 +171,10 @@ def _throttling(gpu: Gpu, sheet: Sheet) -> Finding | None:
     found = gpu.reasons()
     if found is None:
         return None
-    reasons = found & ~IDLE
-    active = [event for event in EVENTS if reasons & event.bit]
+    reasons = found & ~nvidia.IDLE
+    active = [event for event in nvidia.EVENTS if reasons & event.bit]
     words = [event.words for event in sorted(active, key=lambda event: not event.distress)]
-    words += [f"unknown reason {reasons & ~KNOWN:#x}"] if reasons & ~KNOWN else []
+    words += [f"unknown reason {reasons & ~nvidia.KNOWN:#x}"] if reasons & ~nvidia.KNOWN else []
     text = f"clocks are reduced now: {', '.join(words)}"
     if any(event.distress for event in active):
         return sheet.problem(
@@ -340,7 +328,7 @@ def _visible(environ: Mapping[str, str], count: int) -> Finding:
 def _closed(why: str) -> Finding:
     """Report a loaded driver that NVML cannot use."""
     remedy = {
-        NO_PACKAGE: "pip install nvidia-ml-py: without it no GPU is found.",
+        nvidia.NO_PACKAGE: "pip install nvidia-ml-py: without it no GPU is found.",
         nvidia.REASONS[18]: "Restart the node or the container.",
     }.get(why, "Check with `nvidia-smi`; in a container, pass the driver's libraries (--gpus all, --nv).")
     return DEVICES("driver").problem(f"NVIDIA's driver is loaded, and NVML says: {why}", remedy)

@@ -17,17 +17,7 @@ from statistics import fmean
 from typing import Any, ClassVar, Self
 
 from pytest_accel.measure.validity import DeviceReadings, DeviceSample, ForeignProcess
-from pytest_accel.platforms.nvidia import (
-    BOARD_LIMIT,
-    HW_THERMAL,
-    POWER_CAP,
-    RELIABILITY,
-    Nvml,
-    NvmlGpu,
-    close,
-    open_nvml,
-    short_uuid,
-)
+from pytest_accel.platforms import nvidia
 from pytest_accel.power.amd import close_amdsmi, open_amdsmi, serial_number
 from pytest_accel.power.source import words
 
@@ -151,7 +141,7 @@ class _Monitor:
     @property
     def name(self) -> str:
         """The name in problems: `NVML GPU-8f3aab12`."""
-        return f"{self.library} {short_uuid(self._uuid)}"
+        return f"{self.library} {nvidia.short_uuid(self._uuid)}"
 
     def _say(self, what: str, why: str) -> None:
         self._problems.setdefault(what, why)
@@ -182,19 +172,19 @@ class _Monitor:
 
 class NvmlMonitor(_Monitor):
     library = "NVML"
-    _gpu = NvmlGpu(Nvml(None, "not opened"), None)
+    _gpu = nvidia.NvmlGpu(nvidia.Nvml(None, "not opened"), None)
     _calls: Mapping[str, tuple[str, tuple[object, ...]]] = {}  # by field of DeviceSample
 
     def __enter__(self) -> Self:
-        nvml = open_nvml()
-        self._gpu = NvmlGpu(nvml, nvml.handle(self._uuid))
+        nvml = nvidia.open_nvml()
+        self._gpu = nvidia.NvmlGpu(nvml, nvml.handle(self._uuid))
         if self._gpu.handle is not None:
             self._calls = self._answered()
         return self
 
     def __exit__(self, *_: object) -> None:
-        close(self._gpu.nvml)
-        self._gpu, self._calls = NvmlGpu(Nvml(None, "closed"), None), {}
+        nvidia.close(self._gpu.nvml)
+        self._gpu, self._calls = nvidia.NvmlGpu(nvidia.Nvml(None, "closed"), None), {}
 
     def begin(self) -> None:
         """Open a window; forget an earlier one."""
@@ -286,10 +276,15 @@ def _watts(milliwatts: int | None) -> float | None:
 
 # `indep_throttle_status` of the MI200 series (amdgpu_smu.h: power, current, temperature, others), as NVML's bits: power and
 # current limits bound a healthy GPU at its highest clocks, heat throttles it.
-_THROTTLERS = ((0, POWER_CAP), (16, BOARD_LIMIT), (32, HW_THERMAL), (48, RELIABILITY))
+_THROTTLERS = (
+    (0, nvidia.POWER_CAP),
+    (16, nvidia.BOARD_LIMIT),
+    (32, nvidia.HW_THERMAL),
+    (48, nvidia.RELIABILITY),
+)
 # The MI300 series counts the time in each state instead, over `accumulation_counter`.
 _HEAT = ("prochot_residency_acc", "socket_thm_residency_acc", "vr_thm_residency_acc", "hbm_thm_residency_acc")
-_RESIDENCIES = {"ppt_residency_acc": POWER_CAP, **dict.fromkeys(_HEAT, HW_THERMAL)}
+_RESIDENCIES = {"ppt_residency_acc": nvidia.POWER_CAP, **dict.fromkeys(_HEAT, nvidia.HW_THERMAL)}
 _NO_STATUS = 0xFFFF_FFFF_FFFF_FFFF
 _MOST_W = 1e5  # beyond, a power cap is in microwatts, as on hosts that are no guests
 

@@ -177,14 +177,11 @@ class DeviceKind:
     def extended_by(self, other: DeviceKind) -> DeviceKind:
         """Return this device with what `other` adds; variants of `other` are matched first."""
         added = {variant.key for variant in other.variants}
-        return replace(
-            self,
-            title=other.title or self.title,
-            vendor=other.vendor or self.vendor,
-            architecture=other.architecture or self.architecture,
-            shapes=tuple(dict.fromkeys((*self.shapes, *other.shapes))),
-            variants=(*other.variants, *(old for old in self.variants if old.key not in added)),
-        )
+        variants = (*other.variants, *(old for old in self.variants if old.key not in added))
+        shapes = tuple(dict.fromkeys((*self.shapes, *other.shapes)))
+        texts = {name: getattr(other, name) for name in ("title", "vendor", "architecture")}
+        given = {name: text for name, text in texts.items() if text}
+        return replace(self, shapes=shapes, variants=variants, **given)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,21 +30,9 @@ from pytest_accel.stats.environment import (
 Facts: TypeAlias = dict[str, str]
 
 # Distribution: field. Nightly and NVIDIA's builds of torch have Triton under other names.
-_PACKAGES: Mapping[str, str] = {
-    "torch": "torch",
-    "torchvision": "torchvision",
-    "timm": "timm",
-    "pytorch-triton-rocm": "triton",
-    "pytorch-triton": "triton",
-    "triton": "triton",
-    "numpy": "numpy",
-    "transformers": "transformers",
-    "transformer-engine": "transformer_engine",
-    "flash-attn": "flash_attn",
-    "torchao": "torchao",
-    "vllm": "vllm",
-    "pytest-accel": "pytest_accel",
-}
+_PACKAGES = ("torch", "torchvision", "timm", "numpy", "transformers", "transformer-engine", "flash-attn", "torchao", "vllm")
+_FIELDS = {name: name.replace("-", "_") for name in (*_PACKAGES, "pytest-accel")}
+_FIELDS |= dict.fromkeys(("pytorch-triton-rocm", "pytorch-triton", "triton"), "triton")
 _ON_OFF: Mapping[object, str] = {0: "off", 1: "on"}
 
 # The name that an image was built with, which neither Docker nor Kubernetes passes into it; deploy/containers writes it.
@@ -104,7 +92,7 @@ def _present(facts: Mapping[str, str]) -> Facts:
 def _software() -> Facts:
     """Return versions from installed metadata: importing torchvision for its version takes seconds."""
     facts = {"python": platform.python_version(), "kernel": platform.release()}
-    for package, name in _PACKAGES.items():
+    for package, name in _FIELDS.items():
         with suppress(metadata.PackageNotFoundError):
             facts[name] = metadata.version(package) or ""  # None for damaged metadata
     with suppress(AttributeError, OSError, ValueError):  # musl and macOS have no such name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from statistics import median
 from typing import Any, Unpack, cast
@@ -200,9 +200,7 @@ class StepMetrics:
             work=step.work,
             unit=step.unit,
             configuration=step.configuration,
-            flops=step.demand.flops,
-            least_flops=step.demand.least_flops,
-            bytes_moved=step.demand.bytes_moved,
+            **asdict(step.demand),
             precision=str(step.configuration["precision"]),
             loss=loss,
             check=step.check,

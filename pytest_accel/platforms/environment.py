@@ -30,8 +30,9 @@ from pytest_accel.stats.environment import (
 Facts: TypeAlias = dict[str, str]
 
 # Distribution: field. Nightly and NVIDIA's builds of torch have Triton under other names.
-_PACKAGES = ("torch", "torchvision", "timm", "numpy", "transformers", "transformer-engine", "flash-attn", "torchao", "vllm")
-_FIELDS = {name: name.replace("-", "_") for name in (*_PACKAGES, "pytest-accel")}
+_PACKAGES = ("torch", "torchvision", "timm", "numpy", "transformers", "torchao", "vllm")
+_FIELDS = {name: name for name in _PACKAGES}
+_FIELDS |= {name: name.replace("-", "_") for name in ("transformer-engine", "flash-attn", "pytest-accel")}
 _FIELDS |= dict.fromkeys(("pytorch-triton-rocm", "pytorch-triton", "triton"), "triton")
 _ON_OFF: Mapping[object, str] = {0: "off", 1: "on"}
 

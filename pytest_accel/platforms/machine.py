@@ -12,7 +12,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from pytest_accel.platforms import nvidia
+from pytest_accel.platforms import host, nvidia
 from pytest_accel.platforms.catalogue import (
     Catalogue,
     DetectedDevice,
@@ -20,15 +20,6 @@ from pytest_accel.platforms.catalogue import (
     folder_part,
     load_catalogue,
     select_visible,
-)
-from pytest_accel.platforms.host import (
-    SYS,
-    DeviceAffinity,
-    kfd_affinity,
-    kfd_nodes,
-    kfd_properties,
-    pci_affinity,
-    read_file,
 )
 from pytest_accel.stats.quantities import counted
 
@@ -156,7 +147,7 @@ def probe() -> Machine:
 
 
 def find_cpu(*, cpuinfo: Path = CPUINFO, soc_id: Path = SOC_ID) -> Cpu:
-    return describe_cpu(read_file(cpuinfo)[0], len(os.sched_getaffinity(0)), read_file(soc_id)[0])
+    return describe_cpu(host.read_file(cpuinfo)[0], len(os.sched_getaffinity(0)), host.read_file(soc_id)[0])
 
 
 def describe_cpu(cpuinfo: str, cores: int, soc_id: str = "") -> Cpu:
@@ -215,7 +206,7 @@ _MI250_BY_UNITS = {110: "AMD Instinct MI250X", 104: "AMD Instinct MI250"}
 
 
 def find_amd(
-    environ: Mapping[str, str] = os.environ, *, sys: Path = SYS
+    environ: Mapping[str, str] = os.environ, *, sys: Path = host.SYS
 ) -> tuple[list[DetectedDevice], list[str]]:
     gpus = _list_amd(sys)
     devices = visible_devices(gpus, environ)
@@ -237,16 +228,16 @@ def visible_devices(gpus: Sequence[DetectedDevice], environ: Mapping[str, str]) 
 def _list_amd(sys: Path) -> list[DetectedDevice]:
     """Return all GPUs in the order of their nodes, which is the runtime's; a GCD where a card has two."""
     gpus: list[DetectedDevice] = []
-    for node, properties in kfd_nodes(sys):
+    for node, properties in host.kfd_nodes(sys):
         if not properties.get("simd_count"):  # a CPU
             continue
         product = sys / f"class/drm/renderD{properties.get('drm_render_minor', 0)}/device/product_name"
         device_id = properties.get("device_id", 0)
-        name = read_file(product)[0] or _AMD_NAMES.get(device_id, f"AMD device {device_id:#06x}")
+        name = host.read_file(product)[0] or _AMD_NAMES.get(device_id, f"AMD device {device_id:#06x}")
         if "MI250" in name.upper():
             units = properties["simd_count"] // (properties.get("simd_per_cu") or 4)
             name = _MI250_BY_UNITS.get(units, name)
-        banks = [kfd_properties(path) for path in node.glob("mem_banks/*/properties")]
+        banks = [host.kfd_properties(path) for path in node.glob("mem_banks/*/properties")]
         sizes = [
             bank.get("size_in_bytes", 0) for bank in banks if bank.get("heap_type") in _FRAME_BUFFER_HEAPS
         ]
@@ -312,27 +303,31 @@ def ipu_uuid(ipu: Mapping[str, str], index: int) -> str:
 # --- CPUs near to devices ---------------------------------------------------------------------------
 
 
-def device_affinities(uuids: Sequence[str | None], *, sys: Path = SYS) -> list[DeviceAffinity | None]:
+def device_affinities(
+    uuids: Sequence[str | None], *, sys: Path = host.SYS
+) -> list[host.DeviceAffinity | None]:
     """Return the affinity of each device; None for None, which is a rank without a device."""
     if not any(uuids):
-        return [None if uuid is None else DeviceAffinity(problem="its device has no UUID") for uuid in uuids]
+        return [
+            None if uuid is None else host.DeviceAffinity(problem="its device has no UUID") for uuid in uuids
+        ]
     with nvidia.opened() as nvml:
         return [
             uuid
             if uuid is None
             else _from_nvml(nvml, uuid, sys)
-            or kfd_affinity(uuid, sys)
-            or DeviceAffinity(problem=f"no driver knows {uuid or 'a device without UUID'}")
+            or host.kfd_affinity(uuid, sys)
+            or host.DeviceAffinity(problem=f"no driver knows {uuid or 'a device without UUID'}")
             for uuid in uuids
         ]
 
 
-def _from_nvml(nvml: nvidia.Nvml, uuid: str, sys: Path) -> DeviceAffinity | None:
+def _from_nvml(nvml: nvidia.Nvml, uuid: str, sys: Path) -> host.DeviceAffinity | None:
     """Return None for a device that NVML does not know."""
     handle = nvml.handle(uuid)
     if handle is None:
         return None
     info, problem = nvml.attempt("nvmlDeviceGetPciInfo", handle)
     if info is None:
-        return DeviceAffinity(problem=f"NVML does not report the bus of {uuid}: {problem}")
-    return pci_affinity(str(info.busId), sys)
+        return host.DeviceAffinity(problem=f"NVML does not report the bus of {uuid}: {problem}")
+    return host.pci_affinity(str(info.busId), sys)

@@ -127,7 +127,13 @@ IMAGE_SETS = {
     ),
     "food101": ImageSet(classes=101, image_size=224, train_images=75_750),
     "mnist": ImageSet(
-        classes=10, image_size=28, channels=1, mean=(0.1307,), std=(0.3081,), train_images=60_000, mirrors=False
+        classes=10,
+        image_size=28,
+        channels=1,
+        mean=(0.1307,),
+        std=(0.3081,),
+        train_images=60_000,
+        mirrors=False,
     ),
     # Mean and deviation of the training images, scaled to bytes; a test computes them again
     "digits": ImageSet(

@@ -21,15 +21,7 @@ import numpy as np
 import torch
 
 from pytest_accel.workloads.config import MEMORY_FORMATS, Configuration, Loss, StepConfig
-from pytest_accel.workloads.data.files import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    Split,
-    find_folder,
-    read_bytes,
-    read_json,
-    unreadable,
-)
+from pytest_accel.workloads.data import files
 from pytest_accel.workloads.data.loader import BatchRequest, mixed_seed, stream_seed
 from pytest_accel.workloads.data.pixels import decode_on_host, resize_on_host, scale_and_shift
 from pytest_accel.workloads.data.sources import Batch
@@ -185,7 +177,7 @@ class CocoSet:
 
     def pixels(self, index: int) -> Tensor:
         path = str(Path(self.folder, self.names[index]))
-        return decode_on_host(read_bytes(path), path)
+        return decode_on_host(files.read_bytes(path), path)
 
     def __getitem__(self, wanted: DetectionRequest) -> DetectionBatch:
         """Decode, resize, mirror and pad the images of a batch."""
@@ -211,12 +203,12 @@ class CocoSet:
         return batch
 
 
-def open_coco(root: Path | None, split: Split) -> CocoSet:
+def open_coco(root: Path | None, split: files.Split) -> CocoSet:
     """Read one split under `root/coco`; DataMissing where it holds no annotations."""
     part = COCO_PARTS[split]
-    folder = find_folder(root, "coco", "coco/annotations").parent
+    folder = files.find_folder(root, "coco", "coco/annotations").parent
     path = folder / "annotations" / f"instances_{part}.json"
-    return _coco_set(read_json(path, object_hook=_without_outline), path, folder / part)
+    return _coco_set(files.read_json(path, object_hook=_without_outline), path, folder / part)
 
 
 def _without_outline(entry: dict[str, Any]) -> dict[str, Any]:
@@ -245,9 +237,11 @@ def _coco_set(content: Any, path: Path, images_folder: Path) -> CocoSet:
         where = str(path)
         boxes = np.array([row[2] for row in rows], np.float32).reshape(-1, 4)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise unreadable(where, error, "Download the annotations again, or correct the entry.") from None
+        raise files.unreadable(
+            where, error, "Download the annotations again, or correct the entry."
+        ) from None
     if not images:
-        raise unreadable(path, "lists no image")
+        raise files.unreadable(path, "lists no image")
     image_of, label_of = (np.array([row[column] for row in rows], np.int64) for column in (0, 1))
     shares = np.clip(boxes / np.tile(sizes[image_of][:, ::-1], 2), 0, 1)
     first, last = shares[:, :2], shares[:, 2:]
@@ -356,7 +350,7 @@ class ScenePlan(Plan):
         no_smoothing(label_smoothing, "detection")
         return "detection", detection_loss
 
-    def find(self, root: Path | None, split: Split) -> CocoSet:
+    def find(self, root: Path | None, split: files.Split) -> CocoSet:
         return open_coco(root, split)
 
     def read(self, config: StepConfig, data: CocoSet) -> InputPipeline:
@@ -417,7 +411,7 @@ def as_scenes(
     device: torch.device, dtype: torch.dtype, memory_format: str
 ) -> Callable[[DetectionBatch], Batch]:
     """Return a function that turns bytes and boxes on a device into what a detector reads, without waiting."""
-    scale, shift = scale_and_shift(IMAGENET_MEAN, IMAGENET_STD, device=device, dtype=dtype)
+    scale, shift = scale_and_shift(files.IMAGENET_MEAN, files.IMAGENET_STD, device=device, dtype=dtype)
 
     def arrive(batch: DetectionBatch) -> Batch:
         pixels, sizes, boxes, labels, valid = batch

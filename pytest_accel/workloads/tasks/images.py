@@ -13,18 +13,9 @@ from torch.nn import functional as F
 
 from pytest_accel.measure.device import DEVICE_QUEUES, MOST_QUEUES, is_nvidia, widen_device_queues
 from pytest_accel.workloads.config import DECODERS, MEMORY_FORMATS, Configuration, Loss, StepConfig
+from pytest_accel.workloads.data import loader
 from pytest_accel.workloads.data.files import IMAGE_SETS, SlowDecodingWarning, Split
 from pytest_accel.workloads.data.images import Images, open_images
-from pytest_accel.workloads.data.loader import (
-    ArrayImages,
-    EncodedImages,
-    PhotographReader,
-    Reader,
-    TrainingOrder,
-    evaluation_order,
-    spare_cpus,
-    synthetic_images,
-)
 from pytest_accel.workloads.data.pixels import CropResize, ModelInput, PixelTransform
 from pytest_accel.workloads.data.sources import Batch, BatchSource, DecodingSource, SplitSource, resident
 from pytest_accel.workloads.input_pipeline import (
@@ -103,7 +94,7 @@ class ImagePlan(Plan):
         if config.source != "loader" and config.workers is None:
             return Plan.synthetic(self, config)  # super() does not work in a class with slots
         channels, size, _ = self.shape
-        drawn = synthetic_images(
+        drawn = loader.synthetic_images(
             channels=channels, size=size, classes=self.classes, seed=rank_seed(config.ranks.rank, config.seed)
         )
         order = self.order(config, length=IMAGE_SETS[self.name].train_images)
@@ -119,7 +110,7 @@ class ImagePlan(Plan):
         configuration: Configuration = {"data_images": len(data)}
         if config.training:
             configuration["augment"] = augment
-        if isinstance(data, ArrayImages):
+        if isinstance(data, loader.ArrayImages):
             order = self.order(config, length=len(data))
             finish = _finish(config, self, augment=augment)
             if config.source != "loader" and config.workers is None:
@@ -138,7 +129,7 @@ class ImagePlan(Plan):
         else:  # cropped by the decoding worker
             source = _through_loader(
                 config,
-                PhotographReader(images=data, size=self.shape[1]),
+                loader.PhotographReader(images=data, size=self.shape[1]),
                 order,
                 _finish(config, self, augment=False),
                 image_bytes=3 * self.shape[1] ** 2,
@@ -152,7 +143,7 @@ class ImagePlan(Plan):
         return InputPipeline(source=source, configuration=configuration, order=order, threaded=on_device)
 
     def _check(self, config: StepConfig, data: Images) -> None:
-        encoded = isinstance(data, EncodedImages)
+        encoded = isinstance(data, loader.EncodedImages)
         if config.source == "resident" and encoded:
             raise ValueError(
                 f"source: {self.name} is too large to be resident on a device. Write source='loader'."
@@ -175,14 +166,14 @@ class ImagePlan(Plan):
 def evaluation_batches(config: StepConfig, plan: ImagePlan) -> Iterator[Batch]:
     """Yield the test images, each once over all ranks, as the model reads them; the last batch may be smaller."""
     images = plan.real_data(replace(config, data_required=True, source="auto"), "test")
-    order = evaluation_order(
+    order = loader.evaluation_order(
         length=len(images), batch_size=EVALUATION_BATCH, rank=config.ranks.rank, world=config.ranks.size
     )
     finish = _finish(config, plan, augment=False)
-    if isinstance(images, ArrayImages):
+    if isinstance(images, loader.ArrayImages):
         batches = host_batches(config, images, order, workers=0)
     else:
-        batches = host_batches(config, PhotographReader(images=images, size=plan.shape[1]), order)
+        batches = host_batches(config, loader.PhotographReader(images=images, size=plan.shape[1]), order)
     try:
         for pixels, labels in batches:
             yield finish((pixels.to(config.device, non_blocking=True), labels.to(config.device)))
@@ -191,11 +182,16 @@ def evaluation_batches(config: StepConfig, plan: ImagePlan) -> Iterator[Batch]:
 
 
 def _decoded_on_device(
-    config: StepConfig, plan: ImagePlan, images: EncodedImages, order: TrainingOrder, *, augment: bool
+    config: StepConfig,
+    plan: ImagePlan,
+    images: loader.EncodedImages,
+    order: loader.TrainingOrder,
+    *,
+    augment: bool,
 ) -> DecodingSource:
     if not widen_device_queues():
         warnings.warn(TOO_FEW_QUEUES, SlowDecodingWarning, stacklevel=2)
-    workers = min(spare_cpus(), READERS_FOR_A_DECODER) if config.workers is None else config.workers
+    workers = min(loader.spare_cpus(), READERS_FOR_A_DECODER) if config.workers is None else config.workers
     return DecodingSource(
         host_batches(config, images, order.requests(augment=False), workers=workers, for_device=False),
         images,
@@ -207,8 +203,8 @@ def _decoded_on_device(
 
 def _through_loader(
     config: StepConfig,
-    reader: Reader,
-    order: TrainingOrder,
+    reader: loader.Reader,
+    order: loader.TrainingOrder,
     finish: Callable[[Batch], Batch],
     *,
     image_bytes: int,

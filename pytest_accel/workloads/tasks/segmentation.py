@@ -12,15 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from pytest_accel.workloads.config import MEMORY_FORMATS, Configuration, Loss, StepConfig
-from pytest_accel.workloads.data.files import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    Split,
-    find_folder,
-    read_bytes,
-    reading,
-    unreadable,
-)
+from pytest_accel.workloads.data import files
 from pytest_accel.workloads.data.loader import BatchRequest
 from pytest_accel.workloads.data.pixels import decode_on_host, resize_on_host, scale_and_shift
 from pytest_accel.workloads.data.sources import Batch
@@ -72,21 +64,21 @@ class CityscapesSet:
     def read(self, index: int) -> tuple[Tensor, Tensor]:
         """Return an image, uint8 (3, height, width), and its classes, uint8 (height, width): 0 to 18, or 255."""
         path, mask_path = self.paths[index], self.mask_path(index)
-        image = decode_on_host(read_bytes(path), path)
-        ids = decode_on_host(read_bytes(mask_path), mask_path, mode="UNCHANGED")
+        image = decode_on_host(files.read_bytes(path), path)
+        ids = decode_on_host(files.read_bytes(mask_path), mask_path, mode="UNCHANGED")
         if ids.shape != (1, *image.shape[1:]) or int(ids.max()) >= LABEL_IDS:
             problem = f"not one label id below {LABEL_IDS} for each of the {image.shape[1]} x {image.shape[2]} pixels"
-            raise unreadable(mask_path, problem, REMEDY)
+            raise files.unreadable(mask_path, problem, REMEDY)
         return image, CLASS_OF_ID[ids[0].to(torch.int64)]
 
 
-def open_cityscapes(root: Path | None, split: Split) -> CityscapesSet:
+def open_cityscapes(root: Path | None, split: files.Split) -> CityscapesSet:
     """Index one split under `root/cityscapes`; DataMissing where it holds no images."""
-    folder = find_folder(root, "cityscapes", f"cityscapes/{IMAGES}") / CITYSCAPES_PARTS[split]
-    with reading(folder):
+    folder = files.find_folder(root, "cityscapes", f"cityscapes/{IMAGES}") / CITYSCAPES_PARTS[split]
+    with files.reading(folder):
         paths = sorted(map(str, folder.glob(f"*/*{IMAGE_END}")))
     if not paths:
-        raise unreadable(folder, f"holds no <city>/*{IMAGE_END}", REMEDY)
+        raise files.unreadable(folder, f"holds no <city>/*{IMAGE_END}", REMEDY)
     return CityscapesSet(paths=tuple(paths))
 
 
@@ -181,7 +173,7 @@ class MaskPlan(Plan):
         no_smoothing(label_smoothing, "segmentation")
         return "pixel_cross_entropy", _both_heads(self.labels)
 
-    def find(self, root: Path | None, split: Split) -> CityscapesSet:
+    def find(self, root: Path | None, split: files.Split) -> CityscapesSet:
         return open_cityscapes(root, split)
 
     def read(self, config: StepConfig, data: CityscapesSet) -> InputPipeline:
@@ -204,7 +196,9 @@ def _normalizing(
     device: torch.device, dtype: torch.dtype, memory_format: str
 ) -> Callable[[tuple[Any, Any]], Batch]:
     """Return a function that turns bytes and classes on a device into images and targets."""
-    scale, shift = scale_and_shift(IMAGENET_MEAN, IMAGENET_STD, device=device, dtype=torch.float32)
+    scale, shift = scale_and_shift(
+        files.IMAGENET_MEAN, files.IMAGENET_STD, device=device, dtype=torch.float32
+    )
 
     def arrive(batch: tuple[Any, Any]) -> Batch:
         images = torch.addcmul(shift, batch[0].to(torch.float32), scale)

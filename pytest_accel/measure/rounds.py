@@ -300,8 +300,6 @@ def plan_rounds(step_s: float, budget_s: float, *, burst: int = 1) -> Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timed:
-    """The run of this process, and what its timing was like."""
-
     run: Run
     warm_up: WarmUp
     steps: int  # inside the window: all timed ones, and the one that pytest-benchmark adds

@@ -33,8 +33,6 @@ RANK_STRIDE = 1_000_003
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
-    """What a step must know of a model to build its batches."""
-
     name: str
     task: ModelTask = "classification"
     parameters: int = 0
@@ -48,8 +46,6 @@ class ModelInfo:
 
 
 class Sizes(NamedTuple):
-    """Sizes of a model's output and input as a benchmark gives them."""
-
     num_classes: int | None = None
     sequence: int | None = None
     vocabulary: int | None = None

@@ -78,8 +78,6 @@ class Fixture(ExitStack):
 
 
 class Train(Fixture):
-    """`train("resnet50", data="imagenet", batch_size=256, precision="bf16")`: build a training step and measure it."""
-
     def __call__(
         self,
         model: Model,
@@ -98,8 +96,6 @@ class Train(Fixture):
 
 
 class Infer(Fixture):
-    """`infer("resnet50", batch_size=256, precision="bf16")`: build an inference step and measure it."""
-
     def __call__(
         self,
         model: Model,
@@ -121,8 +117,6 @@ class Infer(Fixture):
 
 
 class Converge(Fixture):
-    """`converge("zoo/wide_resnet", data="cifar100", batch_size=256, epochs=10, target=0.5)`: train, evaluate, measure."""
-
     def __call__(
         self,
         model: Model,

@@ -17,8 +17,6 @@ FUSED_DEVICES = ("cuda", "cpu", "xpu", "mps")
 
 
 class NamedOptimizer(NamedTuple):
-    """An optimizer with the settings that papers train with."""
-
     torch_name: str
     lr: float
     options: Mapping[str, float]

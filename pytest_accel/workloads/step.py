@@ -205,8 +205,6 @@ class Step:
 
 
 class TrainStep(Step):
-    """Forward, loss, backward, update: one batch of training."""
-
     task = "train"
 
     def __init__(self, parts: Parts) -> None:

@@ -158,7 +158,6 @@ def fuse_conv_bn_relu(model: nn.Module) -> None:
 
 
 def _pairs(block: BasicBlock | Bottleneck) -> list[tuple[nn.Module, nn.Module]]:
-    """Return the convolutions in sequence and that of the shortcut, each with its batch norm."""
     numbers = (1, 2, 3) if isinstance(block, Bottleneck) else (1, 2)
     pairs = [(getattr(block, f"conv{each}"), getattr(block, f"bn{each}")) for each in numbers]
     return pairs if block.downsample is None else [*pairs, (*block.downsample,)]

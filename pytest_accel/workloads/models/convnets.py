@@ -16,8 +16,6 @@ WIDE_RESNET_WIDTHS = {
 
 
 class WideBlock(nn.Module):
-    """Two convolutions beside a straight path, which is a projection where the channels change."""
-
     def __init__(self, channels_in: int, channels: int, dropout: float) -> None:
         super().__init__()
         self.straight = nn.Identity() if channels_in == channels else nn.Conv2d(channels_in, channels, 1)
@@ -30,8 +28,6 @@ class WideBlock(nn.Module):
 
 
 class WideResNet(nn.Module):
-    """A stem, stages of blocks with a max-pool between them, an average pool and one linear layer."""
-
     def __init__(self, widths: Sequence[int], *, num_classes: int, channels: int, dropout: float) -> None:
         super().__init__()
         layers: list[nn.Module] = [nn.Conv2d(channels, STEM_CHANNELS, 3, padding=1, bias=False)]
@@ -72,8 +68,6 @@ AUTOENCODER_WIDTHS = {
 
 
 class ResidualBlock(nn.Module):
-    """Two convolutions, and the input added to what they make of it."""
-
     def __init__(self, channels: int) -> None:
         super().__init__()
         convolutions = [*_convolution(channels, channels), *_convolution(channels, channels)]

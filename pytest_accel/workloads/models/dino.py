@@ -62,8 +62,6 @@ def build_dino(name: str, **changes: Any) -> Dino:
 
 
 class Dino(nn.Module):
-    """Scenes -> Predictions."""
-
     def __init__(self, shape: DinoShape) -> None:
         super().__init__()
         self.shape = shape
@@ -263,8 +261,6 @@ def sine(coordinates: Tensor, width: int, *, temperature: float) -> Tensor:
 
 
 class FeedForward(nn.Module):
-    """Two linear layers with a ReLU, a residual connection and a norm."""
-
     def __init__(self, shape: DinoShape) -> None:
         super().__init__()
         self.up = nn.Linear(shape.width, shape.feedforward)
@@ -276,8 +272,6 @@ class FeedForward(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """Deformable self-attention over the tokens of all levels."""
-
     def __init__(self, shape: DinoShape) -> None:
         super().__init__()
         self.attention = DeformableAttention(shape)
@@ -306,8 +300,6 @@ class QuerySelfAttention(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Self-attention of the queries, then deformable attention to tokens around their boxes."""
-
     def __init__(self, shape: DinoShape) -> None:
         super().__init__()
         self.attention = QuerySelfAttention(shape)

@@ -75,8 +75,6 @@ class CausalAttention(nn.Module):
 
 
 class GptBlock(nn.Module):
-    """Attention and a GELU MLP, each added to the residual stream."""
-
     def __init__(self, shape: GptShape) -> None:
         super().__init__()
         self.norm1, self.attention = nn.LayerNorm(shape.width), CausalAttention(shape)

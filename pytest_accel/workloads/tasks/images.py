@@ -44,8 +44,6 @@ TOO_FEW_QUEUES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImagePlan(Plan):
-    """Images of one shape, with a label each."""
-
     classes: int  # type: ignore[misc] # labels are in range(classes)
     shape: tuple[int, int, int]  # channels, height, width
     reconstructs: bool = False  # type: ignore[misc]

@@ -155,7 +155,11 @@ class Proposer(nn.Module):
                 f"images: their {tokens.shape[1]} tokens cannot propose {self.queries} boxes. "
                 "Give larger images, or a model with fewer queries: model_options={'queries': N}."
             )
-        plain = proposals_of(places)
+        sizes = [  # a square box at every token
+            places.in_image.new_full((height * width, 2), PROPOSED_SIZE * 2**level)
+            for level, (height, width) in enumerate(places.sizes)
+        ]
+        plain = torch.cat((places.in_image, torch.cat(sizes).expand_as(places.in_image)), dim=-1)
         inside = ((plain > BORDER) & (plain < 1 - BORDER)).all(dim=-1) & ~places.padding
         # Most tokens are not chosen and have no gradient. Not under no_grad: autocast would cache the weights that it
         # casts there without a gradient, and use them again below.
@@ -164,15 +168,6 @@ class Proposer(nn.Module):
         best = self.norm(self.change(tokens.gather(1, chosen.expand(-1, -1, tokens.shape[-1]))))
         anchors = torch.logit(plain.gather(1, chosen.expand(-1, -1, 4)), eps=SMALLEST)
         return self.classes(best), anchors + self.boxes(best)
-
-
-def proposals_of(places: Places) -> Tensor:
-    """Return (images, tokens, 4): a square box at every token."""
-    sizes = [
-        places.in_image.new_full((height * width, 2), PROPOSED_SIZE * 2**level)
-        for level, (height, width) in enumerate(places.sizes)
-    ]
-    return torch.cat((places.in_image, torch.cat(sizes).expand_as(places.in_image)), dim=-1)
 
 
 class Decoder(nn.Module):

@@ -350,8 +350,7 @@ class ScenePlan(Plan):
         no_smoothing(label_smoothing, "detection")
         return "detection", detection_loss
 
-    def find(self, root: Path | None, split: files.Split) -> CocoSet:
-        return open_coco(root, split)
+    find = staticmethod(open_coco)
 
     def read(self, config: StepConfig, data: CocoSet) -> InputPipeline:
         most = int(data.labels.max(initial=0))

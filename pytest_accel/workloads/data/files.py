@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from torch import Tensor
+
 Split: TypeAlias = Literal["train", "test"]
-Tensor: TypeAlias = Any  # torch is untyped here
 
 JPEG_ENDINGS = (".jpeg", ".jpg")
 AGAIN = "Download or extract it again, or take it out of the data set."

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from pytest_accel.measure.arguments import unknown_value
 from pytest_accel.storage.files import replace_file
@@ -40,7 +41,6 @@ from pytest_accel.workloads.data.loader import ArrayImages, EncodedImages
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-Tensor: TypeAlias = Any  # torch is untyped here
 CIFAR_RECORD_BYTES = 2 + 3 * 32 * 32  # the coarse label, the fine one, then red, green and blue planes
 CIFAR_PICKLE_BYTES = 200_000_000  # more than the published ones; a limit on what is read for its MD5
 MNIST_PREFIX = {"train": "train", "test": "t10k"}

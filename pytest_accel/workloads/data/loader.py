@@ -18,6 +18,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data._utils.signal_handling import _remove_worker_pids
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-Tensor: TypeAlias = Any  # torch is untyped here
 # Has `__getitem__` of a request, as a DataLoader's data set; runs in worker processes and never touches a device
 Reader: TypeAlias = Any
 EncodedBatch: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]  # all bytes, length of each, labels, indices

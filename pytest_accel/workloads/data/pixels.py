@@ -6,14 +6,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, TypeAlias
 
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from pytest_accel.workloads.data.files import unreadable
-
-Tensor: TypeAlias = Any  # torch is untyped here
 
 CROP_AREA = (0.08, 1.0)  # share of the photograph, as ResNet's training recipe
 CROP_ASPECT = (3 / 4, 4 / 3)  # width over height

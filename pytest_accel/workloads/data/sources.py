@@ -11,6 +11,7 @@ from random import Random
 from typing import Any, TypeAlias
 
 import torch
+from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from pytest_accel.workloads.data.files import DataError
@@ -23,7 +24,6 @@ from pytest_accel.workloads.data.loader import (
 )
 from pytest_accel.workloads.data.pixels import CropResize, crop_for, decode_on_device
 
-Tensor: TypeAlias = Any  # torch is untyped here
 Batch: TypeAlias = tuple[Any, Any]  # inputs and targets: tensors, or named tuples of tensors
 
 COPIED_AHEAD = 2  # batches on their way to the device while a step runs

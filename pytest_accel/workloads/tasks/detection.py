@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from pytest_accel.workloads.config import MEMORY_FORMATS, Configuration, Loss, StepConfig
 from pytest_accel.workloads.data import files
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-Tensor: TypeAlias = Any  # torch is untyped here
 Bucket: TypeAlias = tuple[int, int]  # height, width in pixels
 
 COCO_CLASSES = 80

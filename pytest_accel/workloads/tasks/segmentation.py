@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any, ClassVar, Self, TypeAlias
+from typing import Any, ClassVar, Self
 
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from pytest_accel.workloads.config import MEMORY_FORMATS, Configuration, Loss, StepConfig
@@ -25,8 +26,6 @@ from pytest_accel.workloads.input_pipeline import (
     no_smoothing,
     through_loader,
 )
-
-Tensor: TypeAlias = Any  # torch is untyped here
 
 CITYSCAPES_PARTS = {"train": "train", "test": "val"}  # the masks of the test images were never published
 IMAGES, MASKS = "leftImg8bit", "gtFine"

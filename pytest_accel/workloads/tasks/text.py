@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from pytest_accel.workloads.config import Configuration, Loss, StepConfig
@@ -28,8 +29,6 @@ from pytest_accel.workloads.input_pipeline import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-
-Tensor: TypeAlias = Any  # torch is untyped here
 
 TEXTS = "train.bin"
 SEQUENCE = 384  # tokens of a window, as BERT is fine-tuned (arXiv:1810.04805, section 4.2)

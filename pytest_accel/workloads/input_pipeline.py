@@ -195,6 +195,64 @@ class Plan(ABC):
             groups=groups,
         )
 
+    @staticmethod
+    def no_smoothing(label_smoothing: float, task: str) -> None:
+        if label_smoothing:
+            raise ValueError(f"label_smoothing: {task} has none. Leave it out.")
+
+    @staticmethod
+    def smoothed_cross_entropy(label_smoothing: float) -> Loss:
+        """Return a cross entropy over the last dimension: of (batch, classes) or (batch, sequence, vocabulary)."""
+
+        def cross_entropy(logits: Any, targets: Any) -> Any:
+            if not isinstance(logits, torch.Tensor):
+                raise TypeError(
+                    f"the model returned {type(logits).__name__}, and the cross entropy needs logits. Pass loss=, a "
+                    "callable of what the model returned and the targets, or turn other outputs off "
+                    "(inception_v3, googlenet: model_options={'aux_logits': False})."
+                )
+            return torch.nn.functional.cross_entropy(
+                logits.flatten(0, -2), targets.flatten(), label_smoothing=label_smoothing
+            )
+
+        return cross_entropy
+
+    @staticmethod
+    def through_loader(
+        config: StepConfig, reader: Any, sampler: Any, arrive: Callable[[Any], Batch]
+    ) -> LoaderSource:
+        """Return batches that worker processes read, and that `arrive` finishes on the device."""
+        return LoaderSource(Plan.host_batches(config, reader, sampler), arrive, config.device)
+
+    @staticmethod
+    def host_batches(config: StepConfig, reader: Any, sampler: Any, **changes: Any) -> HostBatches:
+        options = {
+            "workers": spare_cpus() if config.workers is None else config.workers,
+            "prefetch": config.prefetch,
+            "cpus": config.cpus,
+            "first_cpu": config.ranks.rank * (config.cpus or 0),
+            "for_device": config.device.type != "cpu",
+        }
+        return HostBatches(reader, sampler, **options | changes)
+
+    @staticmethod
+    def loading_configuration(config: StepConfig) -> Configuration:
+        """As requested: the number of spare CPUs differs between allocations, and makes no other benchmark."""
+        found: Configuration = {
+            "workers": "auto" if config.workers is None else config.workers,
+            "prefetch": config.prefetch,
+        }
+        if config.cpus is not None:
+            found["loader_cpus"] = config.cpus
+        return found
+
+    @staticmethod
+    def files_configuration(config: StepConfig, *, images: int) -> Configuration:
+        found: Configuration = {"data_source": "files", "data_images": images}
+        if config.training:
+            found["augment"] = config.augment
+        return found | Plan.loading_configuration(config) | {"decode": "host"}
+
 
 def shape_name(*sizes: int) -> str:
     return "x".join(map(str, sizes))
@@ -203,61 +261,3 @@ def shape_name(*sizes: int) -> str:
 def rank_seed(rank: int, seed: int) -> int:
     """Return the seed of a rank: every rank draws its own numbers, and rank 0 those of a single device."""
     return seed + rank * RANK_STRIDE
-
-
-def no_smoothing(label_smoothing: float, task: str) -> None:
-    if label_smoothing:
-        raise ValueError(f"label_smoothing: {task} has none. Leave it out.")
-
-
-def smoothed_cross_entropy(label_smoothing: float) -> Loss:
-    """Return a cross entropy over the last dimension: of (batch, classes) or (batch, sequence, vocabulary)."""
-
-    def cross_entropy(logits: Any, targets: Any) -> Any:
-        if not isinstance(logits, torch.Tensor):
-            raise TypeError(
-                f"the model returned {type(logits).__name__}, and the cross entropy needs logits. Pass loss=, a "
-                "callable of what the model returned and the targets, or turn other outputs off "
-                "(inception_v3, googlenet: model_options={'aux_logits': False})."
-            )
-        return torch.nn.functional.cross_entropy(
-            logits.flatten(0, -2), targets.flatten(), label_smoothing=label_smoothing
-        )
-
-    return cross_entropy
-
-
-def through_loader(
-    config: StepConfig, reader: Any, sampler: Any, arrive: Callable[[Any], Batch]
-) -> LoaderSource:
-    """Return batches that worker processes read, and that `arrive` finishes on the device."""
-    return LoaderSource(host_batches(config, reader, sampler), arrive, config.device)
-
-
-def host_batches(config: StepConfig, reader: Any, sampler: Any, **changes: Any) -> HostBatches:
-    options = {
-        "workers": spare_cpus() if config.workers is None else config.workers,
-        "prefetch": config.prefetch,
-        "cpus": config.cpus,
-        "first_cpu": config.ranks.rank * (config.cpus or 0),
-        "for_device": config.device.type != "cpu",
-    }
-    return HostBatches(reader, sampler, **options | changes)
-
-
-def loading_configuration(config: StepConfig) -> Configuration:
-    """As requested: the number of spare CPUs differs between allocations, and makes no other benchmark."""
-    found: Configuration = {
-        "workers": "auto" if config.workers is None else config.workers,
-        "prefetch": config.prefetch,
-    }
-    if config.cpus is not None:
-        found["loader_cpus"] = config.cpus
-    return found
-
-
-def files_configuration(config: StepConfig, *, images: int) -> Configuration:
-    found: Configuration = {"data_source": "files", "data_images": images}
-    if config.training:
-        found["augment"] = config.augment
-    return found | loading_configuration(config) | {"decode": "host"}

@@ -26,16 +26,7 @@ from pytest_accel.workloads.data import files
 from pytest_accel.workloads.data.loader import BatchRequest, mixed_seed, stream_seed
 from pytest_accel.workloads.data.pixels import decode_on_host, resize_on_host, scale_and_shift
 from pytest_accel.workloads.data.sources import Batch
-from pytest_accel.workloads.input_pipeline import (
-    InputPipeline,
-    ModelInfo,
-    Plan,
-    Sizes,
-    files_configuration,
-    no_smoothing,
-    shape_name,
-    through_loader,
-)
+from pytest_accel.workloads.input_pipeline import InputPipeline, ModelInfo, Plan, Sizes, shape_name
 from pytest_accel.workloads.models.detection import Predictions, Scenes, Targets, dino_loss
 
 if TYPE_CHECKING:
@@ -347,7 +338,7 @@ class ScenePlan(Plan):
         return as_scenes(random.device, dtype, memory_format)(drawn)
 
     def loss(self, label_smoothing: float) -> tuple[str, Loss]:
-        no_smoothing(label_smoothing, "detection")
+        self.no_smoothing(label_smoothing, "detection")
         return "detection", detection_loss
 
     find = staticmethod(open_coco)
@@ -373,8 +364,8 @@ class ScenePlan(Plan):
         sampler = order.requests(augment=config.augment and config.training)
         arrive = as_scenes(config.device, config.dtype, config.memory_format)
         return InputPipeline(
-            source=through_loader(config, data, sampler, arrive),
-            configuration=files_configuration(config, images=len(data))
+            source=self.through_loader(config, data, sampler, arrive),
+            configuration=self.files_configuration(config, images=len(data))
             | {
                 "short_sides": f"{min(resizing.short_sides)} to {max(resizing.short_sides)}",
                 "input_shape": " ".join(shape_name(3, *bucket) for bucket in resizing.buckets),

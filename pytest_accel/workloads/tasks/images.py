@@ -18,17 +18,7 @@ from pytest_accel.workloads.data.files import IMAGE_SETS, SlowDecodingWarning, S
 from pytest_accel.workloads.data.images import Images, open_images
 from pytest_accel.workloads.data.pixels import CropResize, ModelInput, PixelTransform
 from pytest_accel.workloads.data.sources import Batch, BatchSource, DecodingSource, SplitSource, resident
-from pytest_accel.workloads.input_pipeline import (
-    InputPipeline,
-    ModelInfo,
-    Plan,
-    Sizes,
-    host_batches,
-    loading_configuration,
-    rank_seed,
-    smoothed_cross_entropy,
-    through_loader,
-)
+from pytest_accel.workloads.input_pipeline import InputPipeline, ModelInfo, Plan, Sizes, rank_seed
 
 EVALUATION_BATCH = 256
 READERS_FOR_A_DECODER = 6  # they only read: on an H200 six keep up with 16,000 images/s decoded on the device
@@ -82,7 +72,7 @@ class ImagePlan(Plan):
     def loss(self, label_smoothing: float) -> tuple[str, Loss]:
         if self.reconstructs:
             return "mse", F.mse_loss
-        return "cross_entropy", smoothed_cross_entropy(label_smoothing)
+        return "cross_entropy", Plan.smoothed_cross_entropy(label_smoothing)
 
     def find(self, root: Path | None, split: Split) -> Images:
         return open_images(root, self.name, split)
@@ -98,7 +88,7 @@ class ImagePlan(Plan):
         order = self.order(config, length=IMAGE_SETS[self.name].train_images)
         finish = _finish(config, self, augment=False)
         source = _through_loader(config, drawn, order, finish, image_bytes=size**2 * channels)
-        configuration: Configuration = {"data_source": "host-synthetic", **loading_configuration(config)}
+        configuration: Configuration = {"data_source": "host-synthetic", **Plan.loading_configuration(config)}
         return InputPipeline(source=source, configuration=configuration)
 
     def read(self, config: StepConfig, data: Images) -> InputPipeline:
@@ -118,7 +108,7 @@ class ImagePlan(Plan):
             else:
                 size = data.images[0].numel()
                 source = _through_loader(config, data, order, finish, image_bytes=size)
-                configuration |= {"data_source": "arrays", **loading_configuration(config)}
+                configuration |= {"data_source": "arrays", **Plan.loading_configuration(config)}
             return InputPipeline(source=source, configuration=configuration, order=order)
         order = self.order(config, length=len(data), groups=data.groups)
         on_device = is_nvidia(config.device.type) and config.decode != "host"  # nvJPEG
@@ -135,7 +125,7 @@ class ImagePlan(Plan):
             )
         configuration |= {
             "data_source": "shards" if data.groups else "files",
-            **loading_configuration(config),
+            **Plan.loading_configuration(config),
         }
         configuration["decode"] = "device" if on_device else "host"
         return InputPipeline(source=source, configuration=configuration, order=order, threaded=on_device)
@@ -169,9 +159,9 @@ def evaluation_batches(config: StepConfig, plan: ImagePlan) -> Iterator[Batch]:
     )
     finish = _finish(config, plan, augment=False)
     if isinstance(images, loader.ArrayImages):
-        batches = host_batches(config, images, order, workers=0)
+        batches = Plan.host_batches(config, images, order, workers=0)
     else:
-        batches = host_batches(config, loader.PhotographReader(images=images, size=plan.shape[1]), order)
+        batches = Plan.host_batches(config, loader.PhotographReader(images=images, size=plan.shape[1]), order)
     try:
         for pixels, labels in batches:
             yield finish((pixels.to(config.device, non_blocking=True), labels.to(config.device)))
@@ -191,7 +181,7 @@ def _decoded_on_device(
         warnings.warn(TOO_FEW_QUEUES, SlowDecodingWarning, stacklevel=2)
     workers = min(loader.spare_cpus(), READERS_FOR_A_DECODER) if config.workers is None else config.workers
     return DecodingSource(
-        host_batches(config, images, order.requests(augment=False), workers=workers, for_device=False),
+        Plan.host_batches(config, images, order.requests(augment=False), workers=workers, for_device=False),
         images,
         CropResize(_model_input(config, plan)),
         config.device,
@@ -213,7 +203,7 @@ def _through_loader(
     if config.device.type != "cpu" and config.workers != 0:
         at_once = max(1, min(MOST_AT_ONCE, AT_ONCE_BYTES // (order.batch_size * image_bytes)))
     sampler = order.requests(augment=augment, at_once=at_once)
-    source = through_loader(config, reader, sampler, finish)
+    source = Plan.through_loader(config, reader, sampler, finish)
     return SplitSource(source, batch_size=order.batch_size, batches=at_once) if at_once > 1 else source
 
 

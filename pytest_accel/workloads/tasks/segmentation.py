@@ -17,15 +17,7 @@ from pytest_accel.workloads.data import files
 from pytest_accel.workloads.data.loader import BatchRequest
 from pytest_accel.workloads.data.pixels import decode_on_host, resize_on_host, scale_and_shift
 from pytest_accel.workloads.data.sources import Batch
-from pytest_accel.workloads.input_pipeline import (
-    InputPipeline,
-    ModelInfo,
-    Plan,
-    Sizes,
-    files_configuration,
-    no_smoothing,
-    through_loader,
-)
+from pytest_accel.workloads.input_pipeline import InputPipeline, ModelInfo, Plan, Sizes
 
 CITYSCAPES_PARTS = {"train": "train", "test": "val"}  # the masks of the test images were never published
 IMAGES, MASKS = "leftImg8bit", "gtFine"
@@ -169,7 +161,7 @@ class MaskPlan(Plan):
         return _normalizing(random.device, dtype, memory_format)(drawn)
 
     def loss(self, label_smoothing: float) -> tuple[str, Loss]:
-        no_smoothing(label_smoothing, "segmentation")
+        self.no_smoothing(label_smoothing, "segmentation")
         return "pixel_cross_entropy", _both_heads(self.labels)
 
     find = staticmethod(open_cityscapes)
@@ -184,8 +176,8 @@ class MaskPlan(Plan):
         sampler = order.requests(augment=config.augment and config.training)
         arrive = _normalizing(config.device, config.dtype, config.memory_format)
         return InputPipeline(
-            source=through_loader(config, CropReader(images=data, crop=self.crop), sampler, arrive),
-            configuration=files_configuration(config, images=len(data)),
+            source=self.through_loader(config, CropReader(images=data, crop=self.crop), sampler, arrive),
+            configuration=self.files_configuration(config, images=len(data)),
             order=order,
         )
 

@@ -17,14 +17,7 @@ from torch.nn import functional as F
 from pytest_accel.workloads.config import Configuration, Loss, StepConfig
 from pytest_accel.workloads.data.files import Split, find_folder, missing, reading, unreadable
 from pytest_accel.workloads.data.sources import Batch, BatchSource
-from pytest_accel.workloads.input_pipeline import (
-    InputPipeline,
-    ModelInfo,
-    Plan,
-    Sizes,
-    no_smoothing,
-    smoothed_cross_entropy,
-)
+from pytest_accel.workloads.input_pipeline import InputPipeline, ModelInfo, Plan, Sizes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -179,7 +172,7 @@ class TokenPlan(Plan):
         return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
     def loss(self, label_smoothing: float) -> tuple[str, Loss]:
-        return "cross_entropy", smoothed_cross_entropy(label_smoothing)
+        return "cross_entropy", self.smoothed_cross_entropy(label_smoothing)
 
     def find(self, root: Path | None, split: Split) -> Sequences:  # noqa: ARG002 - texts have one
         return open_tokens(root, length=self.sequence, vocabulary=self.vocabulary)
@@ -228,7 +221,7 @@ class QuestionPlan(Plan):
         return synthetic_squad(self.batch_size, self.sequence, self.vocabulary, random)
 
     def loss(self, label_smoothing: float) -> tuple[str, Loss]:
-        no_smoothing(label_smoothing, "question answering")
+        self.no_smoothing(label_smoothing, "question answering")
         return "span_cross_entropy", span_cross_entropy
 
 

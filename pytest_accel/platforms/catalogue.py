@@ -18,7 +18,7 @@ _UNLISTED = re.compile(rf"([a-z][a-z0-9_]*?){_COUNTS.pattern}")
 
 
 class PlatformNameError(ValueError):
-    """The text is not the name of a platform; the message says what to write instead."""
+    """There is no such platform; the message says what to write instead, and how to add one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +83,6 @@ class CatalogueError(ValueError):
     """An entry of the catalogue is wrong; the message names the place and the valid values."""
 
 
-class UnknownPlatform(ValueError):  # noqa: N818 -- shown to users, who read what happened
-    """No platform has this name; the message names similar ones and how to add one."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
     """One product of a device; the product with an empty key has baselines without a suffix."""
@@ -147,11 +143,10 @@ class DeviceKind:
         if self.vendor and self.vendor not in VENDORS:
             raise ValueError(f"vendor: {self.vendor!r} is not one of {', '.join(VENDORS)}.")
         for shape in self.shapes:
-            try:
-                is_count = bool(parse_name(self.key + shape, [self.key]).counts)
-            except PlatformNameError:
-                is_count = False
-            if not is_count:
+            counts = ""
+            with suppress(PlatformNameError):
+                counts = parse_name(self.key + shape, [self.key]).counts
+            if not counts:
                 raise ValueError(
                     f"shapes: {shape!r} is no count. Write counts such as x4, n2, x4n2; the bare name is always there."
                 )
@@ -233,17 +228,16 @@ class Catalogue:
                 for each in fields(needs)
                 if (value := getattr(needs, each.name)) != each.default
             )
-            raise UnknownPlatform(
+            raise PlatformNameError(
                 f"no platform of the catalogue has accelerators({asked}). Ask for less, or add your own in pyproject.toml: "
                 f"[{PYPROJECT_TABLE}.NAME] with memory_gb and dtypes."
             )
         return found
 
     def find(self, name: str) -> PlatformName | None:
-        try:
+        with suppress(PlatformNameError):
             return parse_name(name, self.devices)
-        except PlatformNameError:
-            return None
+        return None
 
     def parse(self, name: str) -> PlatformName:
         """Return any platform of a known device, registered or not."""
@@ -251,10 +245,10 @@ class Catalogue:
             return parse_name(name, self.devices)
         except PlatformNameError as error:
             if name == "gpu":  # not a misspelt cpu
-                raise UnknownPlatform(
+                raise PlatformNameError(
                     "there is no platform 'gpu' for any GPU: leave the marker out, or name platforms such as h200, a100."
                 ) from None
-            raise UnknownPlatform(
+            raise PlatformNameError(
                 f"{error}{did_you_mean(name, self.names())} `pytest --markers` lists every platform; add your own in"
                 f" pyproject.toml: [{PYPROJECT_TABLE}.NAME] with patterns = ['…']."
             ) from None

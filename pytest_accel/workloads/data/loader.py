@@ -36,7 +36,6 @@ EncodedBatch: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]  # all bytes, le
 TIMEOUT_S = 300.0  # for one batch: a file system that does not answer must not hang the benchmark
 POLL_S = 0.2  # between two checks for dead workers
 MAX_DEFAULT_WORKERS = 16
-SYNTHETIC_IMAGES = 64  # that a worker keeps and repeats: drawing pixels would cost more than moving them
 # How torch's messages about lost workers begin; any other RuntimeError comes from the reader itself.
 _TIMED_OUT = "DataLoader timed out"
 _LOST = (_TIMED_OUT, "DataLoader worker (pid", "Pin memory thread exited", "Too many open files")
@@ -178,16 +177,6 @@ class EncodedImages:
 def spare_cpus() -> int:
     """Return the default number of workers: one for every CPU but the training process's own."""
     return max(1, min(MAX_DEFAULT_WORKERS, len(os.sched_getaffinity(0)) - 1))
-
-
-def synthetic_images(*, channels: int, size: int, classes: int, seed: int) -> ArrayImages:
-    """Draw a few images of random pixels: workers repeat them, because drawing would cost more than moving them."""
-    random = torch.Generator().manual_seed(seed)
-    shape = (SYNTHETIC_IMAGES, channels, size, size)
-    return ArrayImages(
-        images=torch.randint(256, shape, dtype=torch.uint8, generator=random),
-        labels=torch.randint(classes, (SYNTHETIC_IMAGES,), generator=random),
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from pytest_accel.workloads.data.sources import Batch, BatchSource, DecodingSour
 from pytest_accel.workloads.input_pipeline import InputPipeline, ModelInfo, Plan, Sizes, rank_seed
 
 EVALUATION_BATCH = 256
+SYNTHETIC_IMAGES = 64  # that a worker keeps and repeats: drawing pixels would cost more than moving them
 READERS_FOR_A_DECODER = 6  # they only read: on an H200 six keep up with 16,000 images/s decoded on the device
 # Small batches cost the parent process more than their bytes do: one at a time, a WideResNet at batch 32 kept 75 % of
 # its rate on an H200.
@@ -82,8 +83,11 @@ class ImagePlan(Plan):
         if config.source != "loader" and config.workers is None:
             return Plan.synthetic(self, config)  # super() does not work in a class with slots
         channels, size, _ = self.shape
-        drawn = loader.synthetic_images(
-            channels=channels, size=size, classes=self.classes, seed=rank_seed(config.ranks.rank, config.seed)
+        random = torch.Generator().manual_seed(rank_seed(config.ranks.rank, config.seed))
+        pixels = (SYNTHETIC_IMAGES, channels, size, size)
+        drawn = loader.ArrayImages(
+            images=torch.randint(256, pixels, dtype=torch.uint8, generator=random),
+            labels=torch.randint(self.classes, pixels[:1], generator=random),
         )
         order = self.order(config, length=IMAGE_SETS[self.name].train_images)
         finish = _finish(config, self, augment=False)

@@ -44,9 +44,6 @@ TAKEN = 0.5  # of the CPUs: no measurement that involves the host is possible
 STOLEN = 0.02
 
 
-# --- processors -------------------------------------------------------------------------------------
-
-
 def examine_cpus(files: HostFiles, cpus: frozenset[int]) -> list[Finding]:
     name = find_cpu(cpuinfo=files.root / "proc/cpuinfo").name
     online = parse_list(files.text(f"{_CPUS}/online"))
@@ -84,9 +81,6 @@ def _governor(files: HostFiles, cpus: frozenset[int]) -> Finding:
     )
 
 
-# --- memory -----------------------------------------------------------------------------------------
-
-
 def examine_memory(files: HostFiles) -> list[Finding]:
     words = (line.split() for line in files.lines("proc/meminfo"))  # MemTotal:  24682740 kB
     kib = {word[0].rstrip(":"): whole_number(word[1]) or 0 for word in words if len(word) >= 2}
@@ -108,9 +102,6 @@ def _room(subject: str, text: str, free: int) -> Finding:
         remedy = "A run may be killed or swap: end other processes, or request more memory."
         return MEMORY(subject).warning(text, remedy)
     return MEMORY(subject).ok(text)
-
-
-# --- disks ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,34 +133,27 @@ def folders(
 
 def examine_folder(folder: Folder) -> list[Finding]:
     """Check free space and permissions; a dead file server blocks this call."""
-    present = nearest_folder(folder.path)
+    present, sheet = nearest_folder(folder.path), DISK(folder.purpose)
     if present != folder.path and not folder.written:
         remedy = "Mount it, or name the folder that holds the data sets."
-        return [DISK(folder.purpose).warning(f"{folder.path} does not exist", remedy)]
+        return [sheet.warning(f"{folder.path} does not exist", remedy)]
     try:
         state = os.statvfs(present)
     except OSError as error:
         text = f"{folder.path}: {(error.strerror or str(error)).lower()}"
-        return [DISK(folder.purpose).problem(text, "Mount it, or name another folder.")]
-    return [_space(folder, present, state)]
-
-
-def _space(folder: Folder, present: Path, state: os.statvfs_result) -> Finding:
+        return [sheet.problem(text, "Mount it, or name another folder.")]
     free = state.f_bavail * state.f_frsize
     text = f"{gibibytes(free)} free at {folder.path}"
     text += "" if present == folder.path else " (does not exist yet)"
     if folder.written and (free < FULL_BYTES or (state.f_files > 0 and state.f_favail == 0)):
         what = "full" if free < FULL_BYTES else "no file can be added (no inode is left)"
-        return DISK(folder.purpose).problem(f"{text}: {what}", folder.remedy)
+        return [sheet.problem(f"{text}: {what}", folder.remedy)]
     if folder.written and not os.access(present, os.W_OK):
         remedy = "Judging works, recording does not: change its owner or its mount, or name another folder."
-        return DISK(folder.purpose).warning(f"{text}; it cannot be written to", remedy)
+        return [sheet.warning(f"{text}; it cannot be written to", remedy)]
     if folder.written and free < folder.little_bytes:
-        return DISK(folder.purpose).warning(text, folder.remedy)
-    return DISK(folder.purpose).ok(text)
-
-
-# --- other load -------------------------------------------------------------------------------------
+        return [sheet.warning(text, folder.remedy)]
+    return [sheet.ok(text)]
 
 
 def examine_load(files: HostFiles, cpus: frozenset[int], pause: Callable[[float], None]) -> list[Finding]:
@@ -194,8 +178,6 @@ def examine_load(files: HostFiles, cpus: frozenset[int], pause: Callable[[float]
         findings.append(LOAD("stolen time").warning(text, remedy))
     return findings
 
-
-# --- software ---------------------------------------------------------------------------------------
 
 _OFF = frozenset({"", "0", "n", "no", "false"})
 # Debugging settings that are easily left behind; each slows every step.
@@ -240,11 +222,16 @@ def examine_software(
     names = ("image_name", "container_image", "container_name", "nvidia_container")
     named = [facts["container_runtime"]] if "container_runtime" in facts else []
     named += [facts[name] for name in names if name in facts][:1]
-    return [
-        judge_torch(installed_torch(), nvidia=nvidia, amd=amd, cuda=cuda),
-        slowing_variables(environ),
-        SOFTWARE("container").ok(", ".join(named) or "none found"),
-    ]
+    slowing = [name for name in _SLOWING if environ.get(name, "").lower() not in _OFF]
+    words = [f"{name} is set: {_SLOWING[name]}" for name in slowing]
+    if environ.get("NCCL_DEBUG", "").upper() in ("INFO", "TRACE"):
+        slowing.append("NCCL_DEBUG")
+        words.append("NCCL_DEBUG is set: NCCL prints while it measures")
+    variables = SOFTWARE("variables").ok("none that slows every step")
+    if slowing:
+        variables = SOFTWARE("variables").warning("; ".join(words), f"unset {' '.join(slowing)}")
+    container_finding = SOFTWARE("container").ok(", ".join(named) or "none found")
+    return [judge_torch(installed_torch(), nvidia=nvidia, amd=amd, cuda=cuda), variables, container_finding]
 
 
 def installed_torch() -> TorchBuild | None:
@@ -283,20 +270,6 @@ def judge_torch(torch: TorchBuild | None, *, nvidia: int, amd: int, cuda: tuple[
     return SOFTWARE("torch").ok(text)
 
 
-def slowing_variables(environ: Mapping[str, str]) -> Finding:
-    slowing = [name for name in _SLOWING if environ.get(name, "").lower() not in _OFF]
-    words = [f"{name} is set: {_SLOWING[name]}" for name in slowing]
-    if environ.get("NCCL_DEBUG", "").upper() in ("INFO", "TRACE"):
-        slowing.append("NCCL_DEBUG")
-        words.append("NCCL_DEBUG is set: NCCL prints while it measures")
-    if slowing:
-        return SOFTWARE("variables").warning("; ".join(words), f"unset {' '.join(slowing)}")
-    return SOFTWARE("variables").ok("none that slows every step")
-
-
-# --- the network between GPUs and nodes -------------------------------------------------------------
-
-
 def examine_network(files: HostFiles, environ: Mapping[str, str]) -> list[Finding]:
     ports = [
         (f"{name}/{port}", f"{_ADAPTERS}/{name}/ports/{port}")
@@ -310,8 +283,10 @@ def examine_network(files: HostFiles, environ: Mapping[str, str]) -> list[Findin
     ]
     slingshot = files.names(_SLINGSHOT)
     sheet = NETWORK("adapters")
+    paths = [folder.strip("/") for folder in environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
+    libraries = (name for folder in [*paths, *_PLUGIN_FOLDERS] for name in files.names(folder))
     # NCCL uses InfiniBand by itself; Slingshot only through a plugin.
-    if slingshot and not _has_plugin(files, environ):
+    if slingshot and not any(name.startswith("libnccl-net") and ".so" in name for name in libraries):
         text = (
             f"Slingshot {', '.join(slingshot)}, and no libnccl-net*.so is found: NCCL would use TCP over it"
         )
@@ -324,12 +299,3 @@ def examine_network(files: HostFiles, environ: Mapping[str, str]) -> list[Findin
     words = active[:4] + (["…"] if len(active) > 4 else [])
     words += [f"Slingshot {', '.join(slingshot)}"] if slingshot else []
     return [sheet.ok("; ".join(words) or "no InfiniBand or Slingshot: nodes would use TCP")]
-
-
-def _has_plugin(files: HostFiles, environ: Mapping[str, str]) -> bool:
-    folders = [folder.strip("/") for folder in environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
-    return any(
-        name.startswith("libnccl-net") and ".so" in name
-        for folder in dict.fromkeys([*folders, *_PLUGIN_FOLDERS])
-        for name in files.names(folder)
-    )

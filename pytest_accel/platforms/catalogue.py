@@ -57,8 +57,6 @@ def parse_name(text: str, devices: Collection[str] | None = None) -> PlatformNam
     raise PlatformNameError(f"platform {text!r}: there is no such platform.")
 
 
-# --- catalogue --------------------------------------------------------------------------------------
-
 PYPROJECT_TABLE = "tool.pytest-accel.platforms"
 PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8")
 # Names for one of several precisions: the first that a device computes in.
@@ -329,8 +327,6 @@ def folder_part(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
-# --- reading tables ---------------------------------------------------------------------------------
-
 VARIANT_FIELDS = tuple(each.name for each in fields(Variant))
 DEVICE_FIELDS = tuple(each.name for each in fields(DeviceKind) if each.name != "key")
 # Fields of a variant at the top of a table hold for all its variants, or make the only one.
@@ -401,8 +397,6 @@ def _table(entry: object, where: str, valid: Sequence[str]) -> Mapping[str, Any]
             raise CatalogueError(f"{where}.{name}: no such field.{hint} Valid: {', '.join(valid)}.")
     return entry
 
-
-# --- devices as drivers report them -----------------------------------------------------------------
 
 _ORDINAL = re.compile(r"[+-]?\d+")
 

@@ -63,9 +63,6 @@ def number_fields(lines: list[str]) -> dict[str, int]:
     return {name: number for name, number in found if number is not None}
 
 
-# --- control groups -----------------------------------------------------------------------------
-
-
 def cpu_quota(files: HostFiles) -> float | None:
     """Return the CPU time limit in CPUs, the smallest of all groups above this process; None without one."""
     found = []
@@ -106,8 +103,6 @@ def _group_folders(files: HostFiles, controller: str = "") -> Iterator[str]:
             for each in [PurePosixPath("/")] if outside else [group, *group.parents]:
                 yield f"sys/fs/cgroup{f'/{controllers}' if controller else ''}{each}".rstrip("/")
 
-
-# --- NUMA nodes, cores, and the CPUs near a device --------------------------------------------------
 
 SYS = Path("/sys")
 
@@ -217,9 +212,6 @@ def kfd_affinity(uuid: str, sys: Path) -> DeviceAffinity | None:
 def _numbered(directory: Path, prefix: str) -> list[Path]:
     numbers = (name.removeprefix(prefix) for name in folder_names(directory) if name.startswith(prefix))
     return [directory / f"{prefix}{number}" for number in sorted(int(n) for n in numbers if n.isdigit())]
-
-
-# --- load -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -143,9 +143,6 @@ def probe() -> Machine:
     return Machine(cpu=find_cpu(), devices=tuple(devices), problems=tuple(problems))
 
 
-# --- the processor ----------------------------------------------------------------------------------
-
-
 def find_cpu(*, cpuinfo: Path = CPUINFO, soc_id: Path = SOC_ID) -> Cpu:
     return describe_cpu(host.read_file(cpuinfo)[0], len(os.sched_getaffinity(0)), host.read_file(soc_id)[0])
 
@@ -185,8 +182,6 @@ def _need(platform: PlatformName, catalogue: Catalogue) -> str:
         each = f"{platform.per_node} x {kind.title if kind else platform.device}"
     return each if platform.nodes == 1 else f"{platform.nodes} nodes of {each}"
 
-
-# --- AMD GPUs, from the kernel's topology ----------------------------------------------------------
 
 # PCI device ids (amdgpu.ids of libdrm), for cards without a product name.
 _AMD_NAMES = {
@@ -253,8 +248,6 @@ def _list_amd(sys: Path) -> list[DetectedDevice]:
     return gpus
 
 
-# --- Graphcore IPUs ---------------------------------------------------------------------------------
-
 # "ipu architecture"; Bow is the same design with a higher clock.
 _IPUS = {"ipu2": "GC200", "ipu21": "Bow"}
 
@@ -298,9 +291,6 @@ def ipu_devices(listed: Iterable[Mapping[str, str]]) -> list[DetectedDevice]:
 def ipu_uuid(ipu: Mapping[str, str], index: int) -> str:
     """Return the serial number of the board and the place on it."""
     return f"{ipu.get('board serial number', '')}/{ipu.get('board ipu index', index)}"
-
-
-# --- CPUs near to devices ---------------------------------------------------------------------------
 
 
 def device_affinities(

@@ -11,8 +11,6 @@ from torch import nn
 from pytest_accel.workloads.tasks.segmentation import CITYSCAPES_CLASSES
 from pytest_accel.workloads.tasks.text import VOCABULARY, Answers, Questions
 
-# --- BERT for question answering: transformers' own model, with random weights -----------------------
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BertShape:
@@ -71,8 +69,6 @@ class Bert(nn.Module):
         )
         return Answers(found.start_logits, found.end_logits)
 
-
-# --- SegFormer and DeepLabV3+ as trained on Cityscapes, of segmentation-models-pytorch ----------------
 
 SEGFORMERS = {"segformer-b0": "mit_b0", "segformer-b4": "mit_b4"}
 DEEPLABS = {"deeplabv3plus-r18": "resnet18", "deeplabv3plus-r101": "resnet101"}

@@ -123,19 +123,14 @@ class GPT(nn.Module):
         for buffer, angles in zip((self.cos, self.sin), rotary_angles(self.shape), strict=True):
             buffer.copy_(angles)
 
-    def stream(self, tokens: Tensor) -> Tensor:
-        """Return the embedded tokens in autocast's type."""
-        x = self.embedding(tokens)
-        device = x.device.type
-        if x.is_meta or not torch.is_autocast_enabled(device):
-            return x
-        return x.to(torch.get_autocast_dtype(device))
-
     def forward(self, tokens: Tensor) -> Tensor:
         cos, sin = self.cos[: tokens.shape[1]], self.sin[: tokens.shape[1]]
         # Not on the meta device, where FLOPs are counted: recomputation is not counted.
         recompute = self.shape.checkpoint and self.training and not tokens.is_meta
-        x = self.stream(tokens)
+        x = self.embedding(tokens)
+        device = x.device.type
+        if not x.is_meta and torch.is_autocast_enabled(device):
+            x = x.to(torch.get_autocast_dtype(device))
         for block in self.blocks:
             x = checkpoint(block, x, cos, sin, use_reentrant=False) if recompute else block(x, cos, sin)
         return self.head(self.norm(x))

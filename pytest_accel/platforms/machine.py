@@ -1,5 +1,4 @@
-"""This machine: its processor and accelerators, detected once a process, the platforms that it satisfies, and
-the CPUs nearest to each device."""
+"""This machine: its processor and accelerators, the platforms that it satisfies, and the CPUs nearest to each device."""
 
 from __future__ import annotations
 
@@ -236,15 +235,8 @@ def _list_amd(sys: Path) -> list[DetectedDevice]:
         sizes = [
             bank.get("size_in_bytes", 0) for bank in banks if bank.get("heap_type") in _FRAME_BUFFER_HEAPS
         ]
-        gpus.append(
-            DetectedDevice(
-                index=len(gpus),
-                name=name,
-                vendor="amd",
-                uuid=f"GPU-{properties.get('unique_id', 0):016x}",
-                memory_bytes=sum(sizes) or None,
-            )
-        )
+        uuid, memory = f"GPU-{properties.get('unique_id', 0):016x}", sum(sizes) or None
+        gpus.append(DetectedDevice(index=len(gpus), name=name, vendor="amd", uuid=uuid, memory_bytes=memory))
     return gpus
 
 

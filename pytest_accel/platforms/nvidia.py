@@ -58,10 +58,7 @@ HELD_BELOW = 0.95  # of the highest clock
 
 
 def is_held(clocks_mhz: Sequence[int], reasons: Sequence[int], most_mhz: int | None) -> bool:
-    """Return whether clocks stay in one place well below the highest, without a reason: locked (`nvidia-smi -lgc`) or capped.
-
-    NVML has no question for a lock, and no reason of its own for it.
-    """
+    """Return whether clocks stay in one place well below the highest, without a reason: locked (`nvidia-smi -lgc`) or capped."""
     others = any(each & ~(IDLE | APPLICATION_CLOCKS) for each in reasons)
     is_steady = max(clocks_mhz) - min(clocks_mhz) <= CLOCK_STEP_MHZ
     return bool(most_mhz) and not others and is_steady and max(clocks_mhz) < HELD_BELOW * (most_mhz or 0)
@@ -172,8 +169,7 @@ def reason(error: Exception) -> str:
 
 def short_uuid(uuid: str) -> str:
     """Return the first part of a UUID, `GPU-8f3aab12`, which is unique on a node."""
-    kind, dash, rest = uuid.partition("-")
-    return f"{kind}{dash}{rest.partition('-')[0]}"
+    return "-".join(uuid.split("-")[:2])
 
 
 def find(environ: Mapping[str, str] = os.environ) -> tuple[list[DetectedDevice], list[str]]:
@@ -187,12 +183,15 @@ def find(environ: Mapping[str, str] = os.environ) -> tuple[list[DetectedDevice],
         for index in range(count):
             try:
                 handle = nvml.demand("nvmlDeviceGetHandleByIndex", index)
-                gpus.append(_described(nvml, handle, index))
+                name, uuid = (str(nvml.demand(f"nvmlDeviceGet{what}", handle)) for what in ("Name", "UUID"))
             except Refused as refused:  # one lost GPU must not hide the others
                 problems.append(f"NVML: GPU {index}: {refused}")
                 continue
+            memory = nvml.ask("nvmlDeviceGetMemoryInfo", handle)
+            size = None if memory is None else int(memory.total)
+            gpus.append(DetectedDevice(index=index, name=name, uuid=uuid, memory_bytes=size))
             mode = nvml.ask("nvmlDeviceGetMigMode", handle)  # without MIG: "not supported"
-            sliced += [gpus[-1].uuid] if mode and mode[0] else []
+            sliced += [uuid] if mode and mode[0] else []
     chosen = select_visible(environ.get("CUDA_VISIBLE_DEVICES"), [gpu.uuid for gpu in gpus])
     devices = [replace(gpus[each], index=index) for index, each in enumerate(chosen)]
     in_mig_mode = [device.index for device in devices if device.uuid in sliced]
@@ -201,16 +200,6 @@ def find(environ: Mapping[str, str] = os.environ) -> tuple[list[DetectedDevice],
         remedy = "hide it (CUDA_VISIBLE_DEVICES), or switch MIG off (`nvidia-smi -mig 0`)"
         return [], [*problems, f"GPU {which} is in MIG mode, and CUDA then finds no other GPU: {remedy}"]
     return devices, problems + _notes(gpus, devices, environ)
-
-
-def _described(nvml: Nvml, handle: object, index: int) -> DetectedDevice:
-    memory = nvml.ask("nvmlDeviceGetMemoryInfo", handle)
-    return DetectedDevice(
-        index=index,
-        name=str(nvml.demand("nvmlDeviceGetName", handle)),
-        uuid=str(nvml.demand("nvmlDeviceGetUUID", handle)),
-        memory_bytes=None if memory is None else int(memory.total),
-    )
 
 
 def _notes(

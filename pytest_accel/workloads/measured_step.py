@@ -287,10 +287,7 @@ def train_epochs(
     synchronize: Callable[[], None],
     report: Callable[[str], None],
 ) -> dict[str, float]:
-    """Train from the first step on, evaluate after every epoch, and return the metrics; `epoch_s` is the median after the first.
-
-    StepError where the target is not reached.
-    """
+    """Train from the first step on, evaluate after every epoch, and return the metrics; `epoch_s` is the median after the first."""
     name, evaluates = step.info.name, has_test_set(step)
     if target is not None and not evaluates:  # before hours of training, not after
         raise StepError(

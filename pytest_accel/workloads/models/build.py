@@ -1,7 +1,4 @@
-"""Models by name or by callable: random weights from a fixed seed, never a download.
-
-Names come from torchvision, timm (`timm/NAME`) and this package (`zoo/NAME`).
-"""
+"""Models by name or by callable: random weights from a fixed seed, never a download."""
 
 from __future__ import annotations
 

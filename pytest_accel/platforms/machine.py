@@ -269,15 +269,12 @@ def find_ipus() -> tuple[list[DetectedDevice], list[str]]:
 
 def ipu_devices(listed: Iterable[Mapping[str, str]]) -> list[DetectedDevice]:
     """Return devices from gcipuinfo's attributes, which are all strings."""
-    return [
-        DetectedDevice(
-            index=index,
-            name=f"Graphcore {_IPUS.get(ipu.get('ipu architecture', ''), ipu.get('board type', 'IPU'))}",
-            vendor="graphcore",
-            uuid=ipu_uuid(ipu, index),
-        )
-        for index, ipu in enumerate(listed)
-    ]
+    devices = []
+    for index, ipu in enumerate(listed):
+        name = f"Graphcore {_IPUS.get(ipu.get('ipu architecture', ''), ipu.get('board type', 'IPU'))}"
+        uuid = ipu_uuid(ipu, index)
+        devices.append(DetectedDevice(index=index, name=name, vendor="graphcore", uuid=uuid))
+    return devices
 
 
 def ipu_uuid(ipu: Mapping[str, str], index: int) -> str:

@@ -118,20 +118,14 @@ class ImagePlan(Plan):
         on_device = is_nvidia(config.device.type) and config.decode != "host"  # nvJPEG
         if on_device:
             source = _decoded_on_device(config, self, data, order, augment=augment)
-        else:  # cropped by the decoding worker
-            source = _through_loader(
-                config,
-                loader.PhotographReader(images=data, size=self.shape[1]),
-                order,
-                _finish(config, self, augment=False),
-                image_bytes=3 * self.shape[1] ** 2,
-                augment=augment,
-            )
-        configuration |= {
-            "data_source": "shards" if data.groups else "files",
-            **Plan.loading_configuration(config),
-        }
-        configuration["decode"] = "device" if on_device else "host"
+        else:
+            reader = loader.PhotographReader(images=data, size=self.shape[1])
+            finish = _finish(config, self, augment=False)  # cropped by the decoding worker
+            size = 3 * self.shape[1] ** 2
+            source = _through_loader(config, reader, order, finish, image_bytes=size, augment=augment)
+        configuration |= Plan.files_configuration(config, images=len(data))
+        configuration |= {"decode": "device"} if on_device else {}
+        configuration |= {"data_source": "shards"} if data.groups else {}
         return InputPipeline(source=source, configuration=configuration, order=order, threaded=on_device)
 
     def _check(self, config: StepConfig, data: Images) -> None:

@@ -155,9 +155,8 @@ def _clocks(readings: DeviceReadings, reasons: Sequence[int]) -> Iterator[Findin
     A GPU at its default power limit is as it should be, however often that limit holds its clocks (H200, matrix
     products: always). Board limit and reliability bound a healthy GPU at its highest clocks.
     """
-    shares = (
-        {event.name: (_share(reasons, event.bit), event.bit) for event in nvidia.EVENTS} if reasons else {}
-    )
+    events = nvidia.EVENTS if reasons else ()
+    shares = {event.name: (_share(reasons, event.bit), event.bit) for event in events}
     if unknown := reduce(or_, reasons, 0) & ~nvidia.KNOWN:
         shares[f"unknown reason {unknown:#x}"] = _share(reasons, unknown), unknown
     seen = sorted(((name, *each) for name, each in shares.items() if each[0]), key=lambda each: -each[1])

@@ -291,21 +291,14 @@ def device_affinities(
             None if uuid is None else host.DeviceAffinity(problem="its device has no UUID") for uuid in uuids
         ]
     with nvidia.opened() as nvml:
-        return [
-            uuid
-            if uuid is None
-            else _from_nvml(nvml, uuid, sys)
-            or host.kfd_affinity(uuid, sys)
-            or host.DeviceAffinity(problem=f"no driver knows {uuid or 'a device without UUID'}")
-            for uuid in uuids
-        ]
+        return [None if uuid is None else _affinity(nvml, uuid, sys) for uuid in uuids]
 
 
-def _from_nvml(nvml: nvidia.Nvml, uuid: str, sys: Path) -> host.DeviceAffinity | None:
-    """Return None for a device that NVML does not know."""
+def _affinity(nvml: nvidia.Nvml, uuid: str, sys: Path) -> host.DeviceAffinity:
     handle = nvml.handle(uuid)
     if handle is None:
-        return None
+        unknown = host.DeviceAffinity(problem=f"no driver knows {uuid or 'a device without UUID'}")
+        return host.kfd_affinity(uuid, sys) or unknown
     info, problem = nvml.attempt("nvmlDeviceGetPciInfo", handle)
     if info is None:
         return host.DeviceAffinity(problem=f"NVML does not report the bus of {uuid}: {problem}")

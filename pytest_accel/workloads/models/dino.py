@@ -232,13 +232,7 @@ def places_of(sizes: LevelSizes, extent: Tensor) -> Places:
         centres.append(centre.flatten(0, 1))
         padding.append(outside(height, width, extent).flatten(1))
     in_padded = torch.cat(centres)[None]
-    return Places(
-        sizes=sizes,
-        in_padded=in_padded,
-        in_image=in_padded / extent,
-        padding=torch.cat(padding, dim=1),
-        extent=extent,
-    )
+    return Places(sizes, in_padded, in_padded / extent, torch.cat(padding, dim=1), extent)
 
 
 def outside(height: int, width: int, extent: Tensor) -> Tensor:

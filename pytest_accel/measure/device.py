@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 Delay = Callable[[], None]
 
@@ -83,21 +82,23 @@ class CudaDevice(Device):
     """An NVIDIA or AMD device through torch.cuda (ROCm has the same names)."""
 
     def __init__(self, index: int = 0) -> None:
-        self.index = index
+        import torch
+
+        self.index, self._cuda = index, torch.cuda
         self.name = f"cuda:{index}"
 
     def prepare(self) -> None:
-        _cuda().set_device(self.index)
+        self._cuda.set_device(self.index)
 
     def restore(self) -> None:
         """Leave no cached memory behind for the next benchmark."""
-        _cuda().empty_cache()
+        self._cuda.empty_cache()
 
     def synchronize(self) -> None:
-        _cuda().synchronize(self.index)
+        self._cuda.synchronize(self.index)
 
     def reset_peak_memory(self) -> None:
-        _cuda().reset_peak_memory_stats(self.index)
+        self._cuda.reset_peak_memory_stats(self.index)
 
     def peak_memory_bytes(self) -> int | None:
         """Return the most that was allocated at once, with the memory that CUDA graphs keep for their replays.
@@ -106,37 +107,29 @@ class CudaDevice(Device):
         """
         kept = sum(
             segment["total_size"] - segment["allocated_size"]
-            for segment in _cuda().memory_snapshot()
+            for segment in self._cuda.memory_snapshot()
             if segment["device"] == self.index and tuple(segment.get("segment_pool_id", (0, 0))) != (0, 0)
         )
-        return int(_cuda().max_memory_allocated(self.index) + kept)
+        return int(self._cuda.max_memory_allocated(self.index) + kept)
 
     def delay(self, seconds: float) -> Delay:
         """Return a kernel that spins: a host-side sleep would hide behind the launches that run ahead.
 
         At its power limit a device makes up for part of it: it cools, and its clock rises.
         """
-        import torch
-
         probe_cycles = 20_000_000  # about 10 ms on a GPU of 2 GHz: long against the launch
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda._sleep(1000)  # noqa: SLF001 - load the kernel before timing it
+        begin, end = (self._cuda.Event(enable_timing=True) for _ in range(2))
+        self._cuda._sleep(1000)  # noqa: SLF001 - load the kernel before timing it
         begin.record()
-        torch.cuda._sleep(probe_cycles)  # noqa: SLF001 - torch offers no public spin
+        self._cuda._sleep(probe_cycles)  # noqa: SLF001 - torch offers no public spin
         end.record()
         end.synchronize()
         cycles = max(1, round(seconds * probe_cycles / (begin.elapsed_time(end) * 1e-3)))
 
         def spin() -> None:
-            torch.cuda._sleep(cycles)  # noqa: SLF001
+            self._cuda._sleep(cycles)  # noqa: SLF001
 
         return spin
-
-
-def _cuda() -> Any:  # noqa: ANN401 - a module
-    import torch
-
-    return torch.cuda
 
 
 def is_nvidia(kind: str) -> bool:

@@ -71,9 +71,8 @@ def cpu_quota(files: HostFiles) -> float | None:
         if len(numbers) == 2 and all(numbers):  # "150000 100000"; "max 100000" is no limit
             found.append(numbers[0] / numbers[1])
     for folder in _group_folders(files, "cpu"):
-        quota, period = (
-            whole_number(files.text(f"{folder}/cpu.cfs_{name}_us")) or 0 for name in ("quota", "period")
-        )
+        texts = (files.text(f"{folder}/cpu.cfs_{name}_us") for name in ("quota", "period"))
+        quota, period = (whole_number(text) or 0 for text in texts)
         if quota and period:  # "-1" is no limit
             found.append(quota / period)
     return min(found, default=None)
@@ -277,9 +276,8 @@ def _children_s(files: HostFiles) -> float:
         pid = left.pop()
         seen.add(pid)
         times = list(map(whole_number, files.text(f"proc/{pid}/stat").rpartition(")")[2].split()[11:15]))
-        ticks += sum(
-            each or 0 for each in times[2 if pid == "self" else 0 :]
-        )  # user, system, those of ended children
+        # User, system, those of ended children.
+        ticks += sum(each or 0 for each in times[2 if pid == "self" else 0 :])
         for thread in files.names(f"proc/{pid}/task"):
             left += {*files.text(f"proc/{pid}/task/{thread}/children").split()} - seen
     return ticks / os.sysconf("SC_CLK_TCK")

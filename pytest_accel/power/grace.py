@@ -46,9 +46,7 @@ class GraceSource(BaseSource):
         self._paths = {kind + socket: path for (kind, socket), path in sorted(found.items())}
         for kind, socket in sorted(found):
             holders = (holder + socket for holder in _HOLDERS[kind])
-            within = next(
-                (each for each in holders if each in self._paths), ""
-            )  # the smallest that is present
+            within = next((each for each in holders if each in self._paths), "")
             self.rails += (Rail(name=kind + socket, scope="node", kind=kind, within=within),)
         if not found:
             why = "the kernel's acpi_power_meter; a container may hide it"

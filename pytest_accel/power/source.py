@@ -26,16 +26,12 @@ from pytest_accel.stats.energy import MOST_W, Rail
 class PowerSource(Protocol):
     """One kind of sensor. Its methods never raise and never wait: unreadable values are left out."""
 
-    @property
-    def name(self) -> str: ...
+    name: str
+    rails: tuple[Rail, ...]  # all that it reads, silent ones included: a sum without them is wrong
 
     @property
     def problem(self) -> str:
         """Why readings are missing; empty if none is."""
-
-    @property
-    def rails(self) -> tuple[Rail, ...]:
-        """Everything that it reads, including rails that do not answer: a sum without them is wrong."""
 
     def joules(self) -> Mapping[str, float]:
         """Return cumulative energy by rail. Called at the ends of a window: it may take milliseconds."""

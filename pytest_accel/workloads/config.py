@@ -85,9 +85,8 @@ class StepConfig:
     sequence: int | None = None  # tokens; None: the model's own
     vocabulary: int | None = None  # of a language model; None: the model's own
     memory_format: str = "auto"  # auto, contiguous, channels_last
-    compile: str | None = (
-        "auto"  # auto; True: on the CPU too; None or False: eager; or a name of COMPILE_MODES
-    )
+    # auto; True: on the CPU too; None or False: eager; or a name of COMPILE_MODES
+    compile: str | None = "auto"
     replay: bool | None = None  # record a step as a CUDA graph and replay it; None: where it is short
     tuned: bool = False  # replace slow layers of torchvision's ResNets by custom kernels, on NVIDIA GPUs
     cudnn_benchmark: bool = True  # let cuDNN try its algorithms on first use of a shape
@@ -152,9 +151,7 @@ class StepConfig:
         resolved = {name: size_for(name, options[name], memory_gb) for name in BATCH_SIZES if name in options}
         if "precision" in options:
             resolved["precision"] = resolve_precision(options["precision"], device)
-        if isinstance(
-            switch := options.get("compile"), bool
-        ):  # True: as auto, on the CPU too, where auto is eager
+        if isinstance(switch := options.get("compile"), bool):  # True: as auto, which is eager on the CPU
             resolved["compile"] = ("default" if device.type == "cpu" else "auto") if switch else None
         resolved = {**options, **resolved}
         resolved["batch_size"] = _rank_batch_size(resolved, ranks.size)

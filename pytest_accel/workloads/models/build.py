@@ -15,7 +15,7 @@ from torch import nn
 from pytest_accel.stats.quantities import did_you_mean
 from pytest_accel.workloads.config import Model, StepConfig, callable_name
 from pytest_accel.workloads.input_pipeline import ModelInfo, ModelTask
-from pytest_accel.workloads.models import convnets, dino, gpt, libraries
+from pytest_accel.workloads.models import dino, gpt, zoo
 from pytest_accel.workloads.models.detection import build_detector
 
 # Arguments that every model is built with: a second value for one of them would be a TypeError.
@@ -28,13 +28,13 @@ Recipe: TypeAlias = tuple[Callable[[], nn.Module], ModelInfo]
 
 # Builders by name, the task and the package that they need
 _BUILDERS: tuple[tuple[Mapping[str, Any], Any, ModelTask, str], ...] = (
-    (libraries.SEGFORMERS, libraries.build_segformer, "segmentation", "segmentation_models_pytorch"),
-    (libraries.DEEPLABS, libraries.build_deeplabv3plus, "segmentation", "segmentation_models_pytorch"),
+    (zoo.SEGFORMERS, zoo.build_segformer, "segmentation", "segmentation_models_pytorch"),
+    (zoo.DEEPLABS, zoo.build_deeplabv3plus, "segmentation", "segmentation_models_pytorch"),
     (dino.DINO_SHAPES, dino.build_dino, "detection", "timm"),
     (gpt.GPT_SHAPES, gpt.build_gpt, "language", "torch"),
-    (convnets.WIDE_RESNET_WIDTHS, convnets.build_wide_resnet, "classification", "torch"),
-    (convnets.AUTOENCODER_WIDTHS, convnets.build_autoencoder, "reconstruction", "torch"),
-    (libraries.BERT_SHAPES, libraries.build_bert, "answering", "transformers"),
+    (zoo.WIDE_RESNET_WIDTHS, zoo.build_wide_resnet, "classification", "torch"),
+    (zoo.AUTOENCODER_WIDTHS, zoo.build_autoencoder, "reconstruction", "torch"),
+    (zoo.BERT_SHAPES, zoo.build_bert, "answering", "transformers"),
 )
 ZOO = {
     name: (partial(build, name), task, package) for names, build, task, package in _BUILDERS for name in names
@@ -180,7 +180,7 @@ def _from_zoo(name: str, image_size: int | None, options: dict[str, Any]) -> Rec
         name=f"zoo/{name}",
         task=task,
         image_size=image_size,
-        crop=libraries.CROPS.get(name),
+        crop=zoo.CROPS.get(name),
         channels=options.get("channels"),
     )
     return partial(build, **options), info
@@ -217,10 +217,10 @@ def _unknown_model(name: str, known: list[str], what: str) -> ValueError:
         import timm  # slow to import, but the next question is whether timm has it
 
         hint = did_you_mean(f"timm/{name}", [f"timm/{known}" for known in timm.list_models()])
-    zoo = ", ".join(f"zoo/{name}" for name in ZOO)
+    ours = ", ".join(f"zoo/{name}" for name in ZOO)
     return ValueError(
         f"model: {name!r} {what}.{hint} Names come from torchvision ('resnet50'; torchvision.models.list_models()), timm "
-        f"('timm/NAME'; timm.list_models()) and the zoo of pytest-accel ('zoo/NAME': {zoo}). "
+        f"('timm/NAME'; timm.list_models()) and the zoo of pytest-accel ('zoo/NAME': {ours}). "
         "Or pass any callable that returns an nn.Module."
     )
 

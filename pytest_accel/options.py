@@ -76,7 +76,6 @@ class Option:
 
 
 def _option(default: object, parse: Callable[[str], Any], text: str, metavar: str = "", **how: Any) -> Any:  # noqa: ANN401
-    """Return a field of Settings that can be set; `how` are fields of Option."""
     option = Option(parse, text, metavar, **how)
     if default is dict:
         return dataclasses.field(default_factory=dict, metadata={"option": option})
@@ -439,7 +438,6 @@ def for_item(settings: Settings, markers: Iterable[pytest.Mark], node_id: str = 
 
 
 def settings_of(item: pytest.Item) -> Settings:
-    """Return the settings of an item: the session's, changed by its own marker."""
     return for_item(item.config.stash[SETTINGS], item.iter_markers("accel"), item.nodeid)
 
 

@@ -67,7 +67,6 @@ def examine(files: HostFiles, environ: Mapping[str, str], cpus: frozenset[int]) 
 
 
 def examine_gpu(nvml: nvidia.Nvml, index: int, files: HostFiles, cpus: frozenset[int]) -> list[Finding]:
-    """Return every finding on one GPU; one for a GPU that does not answer."""
     try:
         gpu = Gpu(nvml, index)
     except nvidia.Refused as refused:

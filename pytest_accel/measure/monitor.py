@@ -88,8 +88,6 @@ class SamplingThread:
             "sampled from then on: look at the driver (`dmesg`) and at the load of this host"
         )
 
-    # --- in the thread ------------------------------------------------------------------------------
-
     def _run(self) -> None:
         self._sample()
         first_s, beat = time.monotonic(), 0
@@ -165,9 +163,6 @@ class _Monitor:
             ForeignProcess(pid=pid, memory_bytes=held.get(pid), busy_share=busy.get(pid, idle))
             for pid in sorted(pids - own)
         )
-
-
-# --- NVML --------------------------------------------------------------------------------------------------
 
 
 class NvmlMonitor(_Monitor):
@@ -271,8 +266,6 @@ class NvmlMonitor(_Monitor):
 def _watts(milliwatts: int | None) -> float | None:
     return None if milliwatts is None else milliwatts / 1000
 
-
-# --- amdsmi ---------------------------------------------------------------------------------------------------
 
 # `indep_throttle_status` of the MI200 series (amdgpu_smu.h: power, current, temperature, others), as NVML's bits: power and
 # current limits bound a healthy GPU at its highest clocks, heat throttles it.

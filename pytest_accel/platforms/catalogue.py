@@ -435,7 +435,6 @@ def select_visible(spec: str | None, uuids: Sequence[str]) -> list[int]:
 
 
 def uses_ordinals(spec: str | None) -> bool:
-    """Whether the variable counts devices, so that the order of counting matters."""
     return spec is not None and _ORDINAL.match(spec.strip()) is not None
 
 

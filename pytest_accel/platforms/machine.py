@@ -268,7 +268,6 @@ def find_ipus() -> tuple[list[DetectedDevice], list[str]]:
 
 
 def ipu_devices(listed: Iterable[Mapping[str, str]]) -> list[DetectedDevice]:
-    """Return devices from gcipuinfo's attributes, which are all strings."""
     devices = []
     for index, ipu in enumerate(listed):
         name = f"Graphcore {_IPUS.get(ipu.get('ipu architecture', ''), ipu.get('board type', 'IPU'))}"

@@ -42,7 +42,6 @@ def check_optimizer(optimizer: str | OptimizerFactory, **changes: Any) -> None:
 
 
 def check_updates(config: StepConfig) -> None:
-    """Refuse what no optimizer can be built from, before a model is built."""
     if config.optimizer != "auto":
         changes = {"lr": config.lr, "weight_decay": config.weight_decay, "lr_scale": config.lr_scale}
         check_optimizer(config.optimizer, **changes)

@@ -60,7 +60,6 @@ def check_sharding(config: StepConfig) -> None:
 
 
 def check_shardable(model: nn.Module, task: ModelTask, precision: Precision) -> None:
-    """Refuse a model whose results would change with sharding."""
     norms = any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in model.modules())  # noqa: SLF001 - they share no other
     if precision.is_half and (task == "detection" or norms):
         raise ValueError(

@@ -41,7 +41,6 @@ class SyntheticDataWarning(UserWarning):
 
 
 def unreadable(where: object, problem: object, remedy: str = AGAIN) -> DataError:
-    """Return the error for one file, or one place in it."""
     if isinstance(problem, KeyError):
         problem = f"has no {problem}"
     said = next(iter(str(problem).splitlines()), type(problem).__name__)

@@ -70,8 +70,6 @@ def _nvjpeg(encoded: Sequence[Tensor], device: torch.device) -> list[Tensor] | N
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crop:
-    """A rectangle of whole pixels, and whether it is mirrored."""
-
     top: int
     left: int
     height: int
@@ -197,22 +195,17 @@ class CropResize:
     def __call__(self, images: Sequence[Tensor], crops: Sequence[Crop]) -> Tensor:
         wanted = self._wanted
         pixels = torch.cat([image.flatten() for image in images])
-        places = torch.tensor(_crop_offsets(images, crops))
+        offsets, begin = [], 0  # of each crop in the pixels of all images; its strides and extent
+        for image, crop in zip(images, crops, strict=True):
+            _, height, width = image.shape
+            first = begin + crop.top * width + crop.left
+            offsets.append([first, width, height * width, crop.height, crop.width, crop.mirrored])
+            begin += image.numel()
+        places = torch.tensor(offsets)
         if wanted.device.type == "cuda":
             places = places.pin_memory().to(wanted.device, non_blocking=True)
         batch = self._sample(pixels, places, self._scale, self._shift, size=wanted.size, dtype=wanted.dtype)
         return batch.permute(0, 3, 1, 2).contiguous(memory_format=wanted.memory_format)
-
-
-def _crop_offsets(images: Sequence[Tensor], crops: Sequence[Crop]) -> list[list[int]]:
-    """Return where each crop is in the flattened pixels of all images, and its strides and extent."""
-    places, begin = [], 0
-    for image, crop in zip(images, crops, strict=True):
-        _, height, width = image.shape
-        first = begin + crop.top * width + crop.left
-        places.append([first, width, height * width, crop.height, crop.width, crop.mirrored])
-        begin += image.numel()
-    return places
 
 
 def _sample(

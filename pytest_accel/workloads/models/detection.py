@@ -350,8 +350,6 @@ class TorchvisionDetector(nn.Module):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Padded:
-    """Images of one shape, where the library expects a list."""
-
     images: Tensor
     sizes: list[tuple[int, int]]  # of each without its padding
 

@@ -26,9 +26,7 @@ _OF_PYTEST = {"record": "pytest --accel-record", **dict.fromkeys(("check", "judg
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command: 0 all is well, 1 it found what it looks for, 2 wrong usage or a wrong file."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    at = words.index("--") if "--" in words else len(words)
-    own, for_pytest = words[:at], words[at + 1 :]
+    own, for_pytest = _divide(sys.argv[1:] if argv is None else argv)
     parser = _parser()
     _refuse_unknown_command(parser, own)
     args, unknown = parser.parse_known_args(own)
@@ -74,6 +72,13 @@ def _refuse_unknown_command(parser: argparse.ArgumentParser, words: Sequence[str
                 else did_you_mean(named, known)
             )
             parser.error(f"there is no command {named!r}.{does} `pytest-accel` lists them.")
+
+
+def _divide(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Split the words at the first `--`: ours, and pytest's."""
+    words = list(argv)
+    at = words.index("--") if "--" in words else len(words)
+    return words[:at], words[at + 1 :]
 
 
 def _parser() -> argparse.ArgumentParser:

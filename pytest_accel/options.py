@@ -14,15 +14,7 @@ from typing import Any, Literal
 
 import pytest
 
-from pytest_accel.stats.quantities import (
-    parse_choice,
-    parse_count,
-    parse_fraction,
-    parse_history,
-    parse_seconds,
-    parse_tolerance,
-    parse_truth,
-)
+from pytest_accel.stats import quantities
 from pytest_accel.stats.run import MAX_RUNS, RECORD_RUNS
 
 # One of them is set where a launcher started this pytest, once for every rank: by torchrun, or by a Slurm step.
@@ -86,15 +78,15 @@ _IN_MARKER_ONLY: dict[str, Any] = {"on_command_line": False, "in_ini": False, "i
 
 
 def _flag(text: str, **how: Any) -> Any:  # noqa: ANN401
-    return _option(default=False, parse=parse_truth, text=text, kind="flag", **how)
+    return _option(default=False, parse=quantities.parse_truth, text=text, kind="flag", **how)
 
 
 def _seconds(default: float | None, text: str, metavar: str = "SECONDS", **how: Any) -> Any:  # noqa: ANN401
-    return _option(default, parse_seconds, text, metavar, **how)
+    return _option(default, quantities.parse_seconds, text, metavar, **how)
 
 
 def _choice(default: str, text: str, *values: str, **how: Any) -> Any:  # noqa: ANN401
-    return _option(default, parse_choice(*values), text, "|".join(values), **how)
+    return _option(default, quantities.parse_choice(*values), text, "|".join(values), **how)
 
 
 def _consequence(default: str, of: str) -> Any:  # noqa: ANN401
@@ -105,7 +97,7 @@ def _parse_references(text: str) -> float | Literal["show"]:
     if text == "show":
         return "show"
     try:
-        return parse_fraction(text)
+        return quantities.parse_fraction(text)
     except ValueError as error:
         raise ValueError(f"{error} Write --accel-reference=10%, or put paths before it.") from None
 
@@ -132,7 +124,7 @@ class Settings:
 
     record: int = _option(  # runs to record; 0 measures and judges
         0,
-        parse_count(1, MAX_RUNS, "Write --accel-record=5, or put paths before it."),
+        quantities.parse_count(1, MAX_RUNS, "Write --accel-record=5, or put paths before it."),
         f"measure each benchmark in RUNS fresh processes (default {RECORD_RUNS}) and append them to its baseline",
         "RUNS",
         kind="optional",
@@ -148,7 +140,7 @@ class Settings:
     # None: the baseline's own, else the gate's default; auto: the same, and a recording stores one that its runs resolve.
     tolerance: float | Literal["auto"] | None = _option(
         None,
-        parse_tolerance,
+        quantities.parse_tolerance,
         "tolerated loss of throughput, such as 5%% (default: the baseline's own, else 5%%); auto: what the "
         "recorded runs resolve, 3%% or more, stored in the baseline",
         "FRACTION|auto",
@@ -185,7 +177,7 @@ class Settings:
     )
     repeats: int = _option(
         5,
-        parse_count(1, 5),
+        quantities.parse_count(1, 5),
         "runs that the gate may take for one verdict, the first included (default 5)",
         "N",
     )
@@ -205,7 +197,7 @@ class Settings:
     )
     threads: int = _option(
         1,
-        parse_count(1, 4096),
+        quantities.parse_count(1, 4096),
         "threads of a benchmark on the CPU (default 1: more are bimodal on shared machines)",
         "N",
         on_command_line=False,
@@ -231,7 +223,7 @@ class Settings:
     )
     compile: str = _option(
         "auto",
-        parse_choice("auto", "off", *COMPILE_MODES),
+        quantities.parse_choice("auto", "off", *COMPILE_MODES),
         "how train and infer compile a model (default auto: on accelerators)",
         "auto|off|MODE",
         in_marker=True,
@@ -263,13 +255,13 @@ class Settings:
     )
     history: str = _option(  # empty: none is kept
         ".accel/history.sqlite",
-        parse_history,
+        quantities.parse_history,
         "database of all runs, relative to the root directory (default .accel/history.sqlite)",
         "FILE|off",
     )
     slowdown: float = _option(
         0.0,
-        parse_fraction,
+        quantities.parse_fraction,
         "delay every step until throughput is lower by FRACTION, to see the gate fail",
         "FRACTION",
         in_ini=False,

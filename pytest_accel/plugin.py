@@ -13,13 +13,7 @@ from collections.abc import Generator
 import pytest
 
 import pytest_accel.hookspecs
-from pytest_accel import options
-from pytest_accel.markers import (
-    needs_hardware,
-    refuse_unknown_names,
-    register_platforms,
-    unregister_platforms,
-)
+from pytest_accel import markers, options
 
 pytest_plugins = ["pytest_accel.fixtures"]
 
@@ -65,15 +59,15 @@ def pytest_configure(config: pytest.Config) -> None:
         become_worker(config)
     config.stash[options.SESSION_START_S] = time.monotonic()
     config.stash[options.SETTINGS] = options.read_settings(config)
-    register_platforms(config)
+    markers.register_platforms(config)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by -m
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    refuse_unknown_names(config, items)
+    markers.refuse_unknown_names(config, items)
     settings = config.stash[options.SETTINGS]
     worker = _is_worker(config)
-    if not (settings.require or settings.output_files or worker or needs_hardware(config, items)):
+    if not (settings.require or settings.output_files or worker or markers.needs_hardware(config, items)):
         return
     from pytest_accel.session.selection import select_platforms
 
@@ -98,7 +92,7 @@ def _only_lists(config: pytest.Config) -> bool:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    unregister_platforms(config)
+    markers.unregister_platforms(config)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

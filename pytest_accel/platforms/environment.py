@@ -17,15 +17,7 @@ from pytest_accel.platforms.catalogue import DetectedDevice
 from pytest_accel.platforms.host import HostFiles, allowed_cpus, cpu_quota, format_list
 from pytest_accel.platforms.machine import find_cpu
 from pytest_accel.platforms.nvidia import opened
-from pytest_accel.stats.environment import (
-    FACT_SET,
-    FACTS,
-    REDACTED,
-    VARIABLE_PREFIX,
-    Environment,
-    looks_secret,
-    safe_variables,
-)
+from pytest_accel.stats import environment
 
 Facts: TypeAlias = dict[str, str]
 
@@ -38,11 +30,7 @@ _ON_OFF: Mapping[object, str] = {0: "off", 1: "on"}
 
 # The name that an image was built with, which neither Docker nor Kubernetes passes into it; deploy/containers writes it.
 IMAGE_PATH = "etc/pytest-accel-image.json"  # below the root
-IMAGE_FIELDS: Mapping[str, str] = {
-    "name": "image_name",  # registry.example/bench/pytest-accel:0.1.0
-    "revision": "image_revision",  # of its sources
-    "base": "image_base",
-}
+IMAGE_FIELDS = ("name", "revision", "base")  # registry.example/bench/pytest-accel:0.1.0, of its sources
 _MOST_CHARACTERS = 10_000
 # Commits and digests are shortened: a long hexadecimal word would be taken for a credential.
 _LONG_HEX = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28,}\b")
@@ -56,15 +44,22 @@ def read_environment(
     cpu_model: str | None = None,
     files: HostFiles | None = None,
     environ: Mapping[str, str] | None = None,
-) -> Environment:
+) -> environment.Environment:
     """Return the environment of a run on a device; on the CPU without one."""
     files = files or HostFiles()
     environ = os.environ if environ is None else environ
     model = cpu_model or find_cpu(cpuinfo=files.root / "proc/cpuinfo").name
     context = (
-        {FACTS: FACT_SET} | _software() | container(files, environ) | _cpu_context(files) | _torch_settings()
+        {environment.FACTS: environment.FACT_SET}
+        | _software()
+        | container(files, environ)
+        | _cpu_context(files)
+        | _torch_settings()
     )
-    context |= {VARIABLE_PREFIX + name: value for name, value in safe_variables(environ).items()}
+    context |= {
+        environment.VARIABLE_PREFIX + name: value
+        for name, value in environment.safe_variables(environ).items()
+    }
     if hardware is None:
         torch = sys.modules.get("torch")
         if threads is None and torch is not None:
@@ -83,7 +78,7 @@ def read_environment(
             "nic_firmware": ", ".join(sorted(firmware)),
             "ofed": files.text("sys/module/mlx5_core/version"),
         }
-    return Environment(identity=_present(identity), context=_present(context))
+    return environment.Environment(identity=_present(identity), context=_present(context))
 
 
 def _present(facts: Mapping[str, str]) -> Facts:
@@ -213,7 +208,10 @@ def container(files: HostFiles, environ: Mapping[str, str]) -> Facts:
         if image := environ.get(f"{product}_CONTAINER"):
             facts |= _container_facts(product.lower(), image, environ.get(f"{product}_NAME"))
     facts |= _image_facts(files.text(IMAGE_PATH))
-    return {name: REDACTED if looks_secret(value) else value for name, value in _present(facts).items()}
+    return {
+        name: environment.REDACTED if environment.looks_secret(value) else value
+        for name, value in _present(facts).items()
+    }
 
 
 def _container_facts(runtime: str | None, image: str | None, name: str | None) -> Facts:
@@ -230,8 +228,8 @@ def _image_facts(text: str) -> Facts:
     if not isinstance(table, dict):
         return {}
     return {
-        fact: _LONG_HEX.sub(r"\1", table[name].strip())
-        for name, fact in IMAGE_FIELDS.items()
+        f"image_{name}": _LONG_HEX.sub(r"\1", table[name].strip())
+        for name in IMAGE_FIELDS
         if isinstance(table.get(name), str)
     }
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import count
 from math import gcd
-from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
 
 import torch
@@ -72,6 +71,10 @@ class Plan(ABC):
     reconstructs: ClassVar[bool] = False  # the target of an input is the input
     classifies: ClassVar[bool] = False  # has an accuracy
     classes: ClassVar[int | None] = None  # that a model must have at least; None: its output does not tell
+    find: ClassVar[
+        Any
+    ]  # (root, split) -> the real data, or DataMissing; not of those that are always synthetic
+    read: ClassVar[Any]  # (config, data) -> their InputPipeline
 
     @classmethod
     @abstractmethod
@@ -90,12 +93,6 @@ class Plan(ABC):
     @abstractmethod
     def loss(self, label_smoothing: float) -> tuple[str, Loss]:
         """Return the task's own loss, and its name in a configuration."""
-
-    def find(self, root: Path | None, split: Split) -> Any:
-        raise NotImplementedError
-
-    def read(self, config: StepConfig, data: Any) -> InputPipeline:
-        raise NotImplementedError
 
     @property
     def work(self) -> int:

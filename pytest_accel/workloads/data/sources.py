@@ -14,14 +14,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
+from pytest_accel.workloads.data import loader
 from pytest_accel.workloads.data.files import DataError
-from pytest_accel.workloads.data.loader import (
-    TIMEOUT_S,
-    EncodedBatch,
-    EncodedImages,
-    HostBatches,
-    TrainingOrder,
-)
 from pytest_accel.workloads.data.pixels import CropResize, crop_for, decode_on_device
 
 Batch: TypeAlias = tuple[Any, Any]  # inputs and targets: tensors, or named tuples of tensors
@@ -57,7 +51,7 @@ class RotatingSource(BatchSource):
 
 def resident(
     samples: Batch,  # tensors whose first dimension counts samples
-    order: TrainingOrder,
+    order: loader.TrainingOrder,
     finish: Callable[[Any], Batch],  # converts selected samples to what a step reads
     device: torch.device,
 ) -> BatchSource:
@@ -78,7 +72,7 @@ class LoaderSource(BatchSource):
 
     def __init__(
         self,
-        batches: HostBatches,
+        batches: loader.HostBatches,
         arrive: Callable[[Any], Batch],  # converts what workers read, on the device, to what a step reads
         device: torch.device,
     ) -> None:
@@ -115,8 +109,8 @@ class DecodingSource(BatchSource):
 
     def __init__(
         self,
-        batches: HostBatches,
-        images: EncodedImages,
+        batches: loader.HostBatches,
+        images: loader.EncodedImages,
         crop_resize: CropResize,
         device: torch.device,
         *,
@@ -141,10 +135,10 @@ class DecodingSource(BatchSource):
             work = next(self._host), next(self._numbers)
             self._ahead.append(self._threads.submit(self._decoded, *work))
         try:
-            return _receive(*self._ahead.popleft().result(timeout=TIMEOUT_S))
+            return _receive(*self._ahead.popleft().result(timeout=loader.TIMEOUT_S))
         except TimeoutError:
             self._hung = True
-            message = f"loader: a batch was not decoded within {TIMEOUT_S:.0f} s. Is the device hung?"
+            message = f"loader: a batch was not decoded within {loader.TIMEOUT_S:.0f} s. Is the device hung?"
             raise DataError(message) from None
 
     def close(self) -> None:
@@ -157,7 +151,7 @@ class DecodingSource(BatchSource):
         on_device = self._device.type == "cuda"
         self._own.stream = torch.cuda.Stream(self._device, priority=-1) if on_device else None
 
-    def _decoded(self, host: EncodedBatch, number: int) -> tuple[Batch, Any]:
+    def _decoded(self, host: loader.EncodedBatch, number: int) -> tuple[Batch, Any]:
         flat, lengths, labels, indices = host
         stream = self._own.stream
         with torch.cuda.stream(stream):  # of None: nothing

@@ -55,8 +55,17 @@ def examine(files: HostFiles, environ: Mapping[str, str], cpus: frozenset[int]) 
     with nvidia.opened() as nvml:
         count, why = nvml.attempt("nvmlDeviceGetCount")
         if count is None:
-            is_loaded = files.exists("proc/driver/nvidia/version") or files.exists("dev/nvidia0")
-            return NvidiaState(findings=(_closed(why),), gpus=1) if is_loaded else NvidiaState()
+            if not (files.exists("proc/driver/nvidia/version") or files.exists("dev/nvidia0")):
+                return NvidiaState()
+            text = f"NVIDIA's driver is loaded, and NVML says: {why}"
+            remedy = {
+                nvidia.NO_PACKAGE: "pip install nvidia-ml-py: without it no GPU is found.",
+                nvidia.REASONS[18]: "Restart the node or the container.",
+            }.get(
+                why,
+                "Check with `nvidia-smi`; in a container, pass the driver's libraries (--gpus all, --nv).",
+            )
+            return NvidiaState(findings=(DEVICES("driver").problem(text, remedy),), gpus=1)
         cuda = nvml.cuda_version()
         version = nvml.text("nvmlSystemGetDriverVersion") or "version unknown"
         findings = [DEVICES("driver").ok(f"{version}, CUDA {f'{cuda[0]}.{cuda[1]}' if cuda else 'unknown'}")]
@@ -322,12 +331,3 @@ def _visible(environ: Mapping[str, str], count: int) -> Finding:
         note, _, remedy = notes[0].partition(". ")
         return DEVICES("visible").warning(f"{text}; {note}", remedy)
     return DEVICES("visible").ok(text)
-
-
-def _closed(why: str) -> Finding:
-    """Report a loaded driver that NVML cannot use."""
-    remedy = {
-        nvidia.NO_PACKAGE: "pip install nvidia-ml-py: without it no GPU is found.",
-        nvidia.REASONS[18]: "Restart the node or the container.",
-    }.get(why, "Check with `nvidia-smi`; in a container, pass the driver's libraries (--gpus all, --nv).")
-    return DEVICES("driver").problem(f"NVIDIA's driver is loaded, and NVML says: {why}", remedy)

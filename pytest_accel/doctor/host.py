@@ -12,17 +12,8 @@ from importlib import metadata
 from pathlib import Path
 
 from pytest_accel.doctor.findings import Finding, Sheet
+from pytest_accel.platforms import host
 from pytest_accel.platforms.environment import container
-from pytest_accel.platforms.host import (
-    HostFiles,
-    cpu_quota,
-    cpu_shares,
-    format_list,
-    memory_limit,
-    parse_list,
-    read_file,
-    whole_number,
-)
 from pytest_accel.platforms.machine import find_cpu
 from pytest_accel.stats.quantities import counted, gibibytes, percent
 from pytest_accel.storage.files import nearest_folder
@@ -44,16 +35,16 @@ TAKEN = 0.5  # of the CPUs: no measurement that involves the host is possible
 STOLEN = 0.02
 
 
-def examine_cpus(files: HostFiles, cpus: frozenset[int]) -> list[Finding]:
+def examine_cpus(files: host.HostFiles, cpus: frozenset[int]) -> list[Finding]:
     name = find_cpu(cpuinfo=files.root / "proc/cpuinfo").name
-    online = parse_list(files.text(f"{_CPUS}/online"))
+    online = host.parse_list(files.text(f"{_CPUS}/online"))
     rest = f" of the host's {len(online)}" if online - cpus else ""
-    text = f"{counted(len(cpus), 'CPU')}{rest} ({format_list(cpus)}), {name}"
+    text = f"{counted(len(cpus), 'CPU')}{rest} ({host.format_list(cpus)}), {name}"
     return [CPU("CPUs").ok(text), _quota(files, len(cpus)), _governor(files, cpus)]
 
 
-def _quota(files: HostFiles, visible: int) -> Finding:
-    quota = cpu_quota(files)
+def _quota(files: host.HostFiles, visible: int) -> Finding:
+    quota = host.cpu_quota(files)
     if quota is None:
         return CPU("quota").ok("none: no group limits CPU time")
     text = f"{quota:g} CPUs' worth of time, {visible} visible"
@@ -67,7 +58,7 @@ def _quota(files: HostFiles, visible: int) -> Finding:
     return CPU("quota").warning(text, remedy)
 
 
-def _governor(files: HostFiles, cpus: frozenset[int]) -> Finding:
+def _governor(files: host.HostFiles, cpus: frozenset[int]) -> Finding:
     paths = (f"{_CPUS}/cpu{cpu}/cpufreq/scaling_governor" for cpu in sorted(cpus))
     counts = Counter(governor for path in paths if (governor := files.text(path)))
     if not counts:
@@ -81,14 +72,14 @@ def _governor(files: HostFiles, cpus: frozenset[int]) -> Finding:
     )
 
 
-def examine_memory(files: HostFiles) -> list[Finding]:
+def examine_memory(files: host.HostFiles) -> list[Finding]:
     words = (line.split() for line in files.lines("proc/meminfo"))  # MemTotal:  24682740 kB
-    kib = {word[0].rstrip(":"): whole_number(word[1]) or 0 for word in words if len(word) >= 2}
+    kib = {word[0].rstrip(":"): host.whole_number(word[1]) or 0 for word in words if len(word) >= 2}
     total, free = kib.get("MemTotal", 0) * 1024, kib.get("MemAvailable", 0) * 1024
     if not total or not free:
         return [MEMORY("host").unknown("/proc/meminfo has no MemAvailable")]
     findings = [_room("host", f"{gibibytes(free)} free of {gibibytes(total)}", free)]
-    group = memory_limit(files)
+    group = host.memory_limit(files)
     if group is None or group[0] >= total:
         return [*findings, MEMORY("limit").ok("none: no group limits memory")]
     limit, used = group
@@ -156,11 +147,13 @@ def examine_folder(folder: Folder) -> list[Finding]:
     return [sheet.ok(text)]
 
 
-def examine_load(files: HostFiles, cpus: frozenset[int], pause: Callable[[float], None]) -> list[Finding]:
+def examine_load(
+    files: host.HostFiles, cpus: frozenset[int], pause: Callable[[float], None]
+) -> list[Finding]:
     """Observe the CPUs for a moment in which this process is idle."""
     before = files.text("proc/stat")
     pause(OBSERVED_S)
-    shares = cpu_shares(before, files.text("proc/stat"), cpus)
+    shares = host.cpu_shares(before, files.text("proc/stat"), cpus)
     if shares is None:
         return [LOAD("other work").unknown("/proc/stat counts no time")]
     busy, stolen = shares
@@ -215,7 +208,7 @@ class TorchBuild:
 
 
 def examine_software(
-    files: HostFiles, environ: Mapping[str, str], *, nvidia: int, amd: int, cuda: tuple[int, int] | None
+    files: host.HostFiles, environ: Mapping[str, str], *, nvidia: int, amd: int, cuda: tuple[int, int] | None
 ) -> list[Finding]:
     """Check torch's build for the GPUs (`nvidia` and `amd` are their numbers, `cuda` the driver's newest)."""
     facts = container(files, environ)
@@ -241,7 +234,7 @@ def installed_torch() -> TorchBuild | None:
     except metadata.PackageNotFoundError:
         return None
     version = found.version or "version unknown"
-    text, _ = read_file(Path(str(found.locate_file("torch/version.py"))))
+    text, _ = host.read_file(Path(str(found.locate_file("torch/version.py"))))
     local = version.partition("+")[2]
     fields = dict(re.findall(r"^(cuda|hip)\b[^=\n]*= *'([^'\n]*)'", text, re.MULTILINE))
     if fields.get("hip") or local.startswith("rocm"):
@@ -270,7 +263,7 @@ def judge_torch(torch: TorchBuild | None, *, nvidia: int, amd: int, cuda: tuple[
     return SOFTWARE("torch").ok(text)
 
 
-def examine_network(files: HostFiles, environ: Mapping[str, str]) -> list[Finding]:
+def examine_network(files: host.HostFiles, environ: Mapping[str, str]) -> list[Finding]:
     ports = [
         (f"{name}/{port}", f"{_ADAPTERS}/{name}/ports/{port}")
         for name in files.names(_ADAPTERS)

@@ -138,7 +138,6 @@ class _Monitor:
 
     @property
     def name(self) -> str:
-        """The name in problems: `NVML GPU-8f3aab12`."""
         return f"{self.library} {nvidia.short_uuid(self._uuid)}"
 
     def _say(self, what: str, why: str) -> None:
@@ -248,7 +247,6 @@ class NvmlMonitor(_Monitor):
         return found
 
     def _held(self) -> dict[int, int | None] | None:
-        """Return memory by process; None where the device does not list them."""
         listed = self._gpu.get("ComputeRunningProcesses")
         return None if listed is None else {int(each.pid): each.usedGpuMemory for each in listed}
 

@@ -424,7 +424,6 @@ def seconds_per_call(
 
 
 def latencies(call: Callable[[], object], device: Device, ranks: Ranks, *, budget_s: float) -> list[float]:
-    """Return the seconds of single calls, the device synchronized after each: the latency of one request."""
     pilot_s = timed_block(call, PILOTS, device) / PILOTS
     wanted = math.ceil(budget_s / max(ranks.slowest(pilot_s), 1e-6))
     return [timed_block(call, 1, device) for _ in range(max(MIN_LATENCIES, min(MAX_LATENCIES, wanted)))]

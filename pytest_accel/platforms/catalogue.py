@@ -214,7 +214,6 @@ class Catalogue:
     devices: Mapping[str, DeviceKind]
 
     def names(self) -> list[str]:
-        """Return every registered marker: devices and their shapes."""
         return [name for kind in self.devices.values() for name in kind.names()]
 
     def matching(self, needs: Accelerators) -> list[str]:

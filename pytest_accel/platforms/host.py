@@ -64,7 +64,6 @@ def number_fields(lines: list[str]) -> dict[str, int]:
 
 
 def cpu_quota(files: HostFiles) -> float | None:
-    """Return the CPU time limit in CPUs, the smallest of all groups above this process; None without one."""
     found = []
     for folder in _group_folders(files):
         numbers = [whole_number(word) or 0 for word in files.text(f"{folder}/cpu.max").split()]

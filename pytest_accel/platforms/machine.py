@@ -120,7 +120,6 @@ class Machine:
 
 
 def detect(catalogue: Catalogue | None = None) -> Machine:
-    """Return the hardware that this process can use, identified by the catalogue (default: the built-in one)."""
     machine = probe()
     catalogue = catalogue or load_catalogue()
     return replace(machine, devices=tuple(identified(device, catalogue) for device in machine.devices))

@@ -80,7 +80,6 @@ class Nvml:
         return self.attempt(function, *arguments)[0]
 
     def attempt(self, function: str, *arguments: object) -> tuple[Any, str]:
-        """Return the answer, and why there is none."""
         if self.problem:
             return None, self.problem
         try:

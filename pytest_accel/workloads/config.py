@@ -199,12 +199,10 @@ class StepConfig:
 
     @property
     def micro_batches(self) -> int:
-        """Forward and backward passes in one step."""
         return 1 if self.micro_batch_size is None else self.batch_size // self.micro_batch_size
 
     @property
     def forward_batch_size(self) -> int:
-        """Samples in one forward pass on one device."""
         return self.micro_batch_size or self.batch_size
 
     @property

@@ -43,8 +43,6 @@ AVOIDABLE |= dict.fromkeys((aten.bmm, aten.baddbmm, *_ATTENTION), 0.5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCount:
-    """Operations of a step, and the elements of parameters and inputs that its products read."""
-
     flops: int  # a multiply-add is two
     least_flops: int  # that no algorithm avoids
     forward: int = 0

@@ -148,7 +148,6 @@ class Plan(ABC):
         return self.synthetic(config)
 
     def real_data(self, config: StepConfig, split: Split) -> Any:
-        """Return real data under the root, or None where synthetic data is to replace it."""
         if config.source == "synthetic" or self.name in ALWAYS_SYNTHETIC:
             return None
         try:

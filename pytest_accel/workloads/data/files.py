@@ -89,7 +89,6 @@ def read_bytes(path: Path | str) -> Tensor:
 
 
 def read_json(path: Path, *, object_hook: Callable[[dict[str, Any]], Any] | None = None) -> Any:
-    """Return a JSON file's content; DataError where it is torn or something else."""
     with reading(path):
         data = path.read_bytes()
     try:

@@ -64,7 +64,6 @@ class TrainingOrder:
     _kept: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
 
     def indices(self, step: int) -> list[int]:
-        """Return the samples of this rank's batch at any step."""
         position = (step * self.world + self.rank) * self.batch_size
         taken: list[int] = []
         while len(taken) < self.batch_size:

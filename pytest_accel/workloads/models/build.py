@@ -136,7 +136,6 @@ def _from_torchvision(name: str, image_size: int | None, options: dict[str, Any]
 
 @cache
 def _torchvision_tasks() -> dict[str, ModelTask]:
-    """Return torchvision's models that a step can be built from, each with its task."""
     if find_spec("torchvision") is None:
         return {}
     from torchvision import models

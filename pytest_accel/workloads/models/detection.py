@@ -203,7 +203,6 @@ def matching_costs(predictions: Predictions, targets: Targets) -> Tensor:
 
 
 def matched_loss(predictions: Predictions, targets: Targets, matched: Tensor) -> Tensor:
-    """Return the loss, given the matched object of each query."""
     logits, boxes, denoised_logits, denoised_boxes, noise = predictions
     targets = targets.without_padding()
     total = _sum(logits, boxes, targets, target=matched.clamp(min=0), positive=matched != UNMATCHED)

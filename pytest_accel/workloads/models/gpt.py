@@ -112,7 +112,6 @@ class GPT(nn.Module):
         self.initialize()
 
     def initialize(self) -> None:
-        """Draw all weights, or this rank's shards of them."""
         for name, parameter in self.named_parameters():
             here = local(parameter)
             if parameter.dim() > 1:  # GPT-2: .02, and what adds to the residual stream shrinks with depth

@@ -50,7 +50,6 @@ class Resizing:
     buckets: tuple[Bucket, ...]
 
     def resized(self, sizes: NDArray[Any], short_sides: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the heights and widths, (N, 2), of images of these sizes with these short sides."""
         short, long = sizes.min(axis=1), sizes.max(axis=1)
         scale = np.minimum(short_sides / short, self.longest / long)
         resized: NDArray[np.int64] = np.maximum(1, np.rint(sizes * scale[:, None])).astype(np.int64)
@@ -107,7 +106,6 @@ class BucketOrder:
     seed: int = 0
 
     def requests(self, *, augment: bool) -> Iterator[DetectionRequest]:
-        """Yield this rank's share of every step."""
         first_seed = stream_seed(self.seed, self.rank)
         begin = self.rank * self.batch_size
         for step, (bucket, taken) in enumerate(self._steps()):

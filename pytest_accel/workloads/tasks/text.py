@@ -86,8 +86,6 @@ def open_tokens(root: Path | None, *, length: int, vocabulary: int) -> Sequences
 
 
 class Questions(NamedTuple):
-    """Inputs of a model: (batch, sequence)."""
-
     input_ids: Tensor
     attention_mask: Tensor  # 1 for a token, 0 for padding
     token_type_ids: Tensor  # 0 in the question, 1 in the paragraph, 0 for padding

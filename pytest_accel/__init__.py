@@ -19,13 +19,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_accel._version import __version__
-
 if TYPE_CHECKING:
     import pytest
 
     from pytest_accel.markers import Marks
     from pytest_accel.platforms.catalogue import Accelerators
+
+__version__ = "0.1.0"
 
 __all__ = ["__version__", "accelerators", "on"]
 

@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from pytest_accel import __version__
 from pytest_accel.commands import (  # noqa: F401 - each registers itself
     baseline,
     compile,  # noqa: A004 - the name of the command
@@ -15,7 +16,7 @@ from pytest_accel.commands import (  # noqa: F401 - each registers itself
     results,
     upgrade,
 )
-from pytest_accel.commands.registry import COMMANDS, GROUPS, Command
+from pytest_accel.commands.registry import COMMANDS, GROUPS
 from pytest_accel.stats.quantities import did_you_mean
 
 _OF_PYTEST = {"record": "pytest --accel-record", **dict.fromkeys(("check", "judge", "run", "test"), "pytest")}
@@ -79,8 +80,6 @@ def _divide(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from pytest_accel._version import __version__
-
     parser = argparse.ArgumentParser(
         prog="pytest-accel",
         description="Accelerator benchmarks as tests.",
@@ -97,15 +96,12 @@ def _parser() -> argparse.ArgumentParser:
         groups[name] = of_group.add_subparsers(metavar="COMMAND")
     for each in sorted(COMMANDS.values(), key=lambda command: command.name):
         *group, name = each.name
-        _add(groups[group[0]] if group else commands, name, each)
+        sub = (groups[group[0]] if group else commands).add_parser(
+            name, help=each.help, description=each.run.__doc__, epilog=f"example: pytest-accel {each.example}"
+        )
+        for names, options in each.arguments:
+            sub.add_argument(*names, **options)
+        if each.runs_pytest:
+            sub.usage = f"{sub.format_usage().removeprefix('usage: ').rstrip()} -- PYTEST_ARGS"
+        sub.set_defaults(run=each.run, called=each.name, parser=sub)
     return parser
-
-
-def _add(commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, each: Command) -> None:
-    example = f"example: pytest-accel {each.example}"
-    sub = commands.add_parser(name, help=each.help, description=each.run.__doc__, epilog=example)
-    for names, options in each.arguments:
-        sub.add_argument(*names, **options)
-    if each.runs_pytest:
-        sub.usage = f"{sub.format_usage().removeprefix('usage: ').rstrip()} -- PYTEST_ARGS"
-    sub.set_defaults(run=each.run, called=each.name, parser=sub)

@@ -151,9 +151,6 @@ def converge(accel: Accel) -> Iterator[Converge]:
     yield from _measuring("Converge", accel)
 
 
-# --- the parts, for steps of one's own ----------------------------------------------------------
-
-
 @pytest.fixture
 def accel_device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
     """The device of the benchmark's platform, as a torch.device; on the CPU, torch's threads are pinned."""

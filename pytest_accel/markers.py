@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
@@ -19,7 +20,6 @@ from pytest_accel.platforms.catalogue import (
 from pytest_accel.stats.quantities import did_you_mean
 
 if TYPE_CHECKING:
-    import ast
     from collections.abc import Callable
 
     Test = TypeVar("Test", bound=Callable[..., object])
@@ -134,26 +134,17 @@ def wanted_words(expression: str) -> set[str]:
 
     Its grammar is Python's for `and`, `or`, `not`, parentheses, names and calls; pytest refuses the rest.
     """
-    if not expression.strip():
-        return set()
-    import ast
-
     try:
-        tree = ast.parse(expression.strip(), mode="eval")
-    except SyntaxError:
+        return set(_selected(ast.parse(expression.strip(), mode="eval").body))
+    except SyntaxError:  # of nothing, too
         return set()
-    return set(_selected(tree.body))
 
 
 def wanted_platforms(expression: str, catalogue: Catalogue) -> set[PlatformName]:
-    """Return the platforms among the names that a `-m` expression selects."""
-    names = (catalogue.find(word) for word in wanted_words(expression))
-    return {name for name in names if name is not None}
+    return set(filter(None, map(catalogue.find, wanted_words(expression))))
 
 
 def _selected(node: ast.expr) -> Iterator[str]:
-    import ast
-
     match node:
         case ast.BoolOp(values=parts):
             for part in parts:

@@ -14,15 +14,7 @@ from typing import Any, Literal
 
 import pytest
 
-from pytest_accel.stats.quantities import (
-    parse_choice,
-    parse_count,
-    parse_fraction,
-    parse_history,
-    parse_seconds,
-    parse_tolerance,
-    parse_truth,
-)
+from pytest_accel.stats import quantities
 from pytest_accel.stats.run import MAX_RUNS, RECORD_RUNS
 
 # One of them is set where a launcher started this pytest, once for every rank: by torchrun, or by a Slurm step.
@@ -76,7 +68,6 @@ class Option:
 
 
 def _option(default: object, parse: Callable[[str], Any], text: str, metavar: str = "", **how: Any) -> Any:  # noqa: ANN401
-    """Return a field of Settings that can be set; `how` are fields of Option."""
     option = Option(parse, text, metavar, **how)
     if default is dict:
         return dataclasses.field(default_factory=dict, metadata={"option": option})
@@ -87,15 +78,15 @@ _IN_MARKER_ONLY: dict[str, Any] = {"on_command_line": False, "in_ini": False, "i
 
 
 def _flag(text: str, **how: Any) -> Any:  # noqa: ANN401
-    return _option(default=False, parse=parse_truth, text=text, kind="flag", **how)
+    return _option(default=False, parse=quantities.parse_truth, text=text, kind="flag", **how)
 
 
 def _seconds(default: float | None, text: str, metavar: str = "SECONDS", **how: Any) -> Any:  # noqa: ANN401
-    return _option(default, parse_seconds, text, metavar, **how)
+    return _option(default, quantities.parse_seconds, text, metavar, **how)
 
 
 def _choice(default: str, text: str, *values: str, **how: Any) -> Any:  # noqa: ANN401
-    return _option(default, parse_choice(*values), text, "|".join(values), **how)
+    return _option(default, quantities.parse_choice(*values), text, "|".join(values), **how)
 
 
 def _consequence(default: str, of: str) -> Any:  # noqa: ANN401
@@ -106,7 +97,7 @@ def _parse_references(text: str) -> float | Literal["show"]:
     if text == "show":
         return "show"
     try:
-        return parse_fraction(text)
+        return quantities.parse_fraction(text)
     except ValueError as error:
         raise ValueError(f"{error} Write --accel-reference=10%, or put paths before it.") from None
 
@@ -133,7 +124,7 @@ class Settings:
 
     record: int = _option(  # runs to record; 0 measures and judges
         0,
-        parse_count(1, MAX_RUNS, "Write --accel-record=5, or put paths before it."),
+        quantities.parse_count(1, MAX_RUNS, "Write --accel-record=5, or put paths before it."),
         f"measure each benchmark in RUNS fresh processes (default {RECORD_RUNS}) and append them to its baseline",
         "RUNS",
         kind="optional",
@@ -149,7 +140,7 @@ class Settings:
     # None: the baseline's own, else the gate's default; auto: the same, and a recording stores one that its runs resolve.
     tolerance: float | Literal["auto"] | None = _option(
         None,
-        parse_tolerance,
+        quantities.parse_tolerance,
         "tolerated loss of throughput, such as 5%% (default: the baseline's own, else 5%%); auto: what the "
         "recorded runs resolve, 3%% or more, stored in the baseline",
         "FRACTION|auto",
@@ -186,7 +177,7 @@ class Settings:
     )
     repeats: int = _option(
         5,
-        parse_count(1, 5),
+        quantities.parse_count(1, 5),
         "runs that the gate may take for one verdict, the first included (default 5)",
         "N",
     )
@@ -206,7 +197,7 @@ class Settings:
     )
     threads: int = _option(
         1,
-        parse_count(1, 4096),
+        quantities.parse_count(1, 4096),
         "threads of a benchmark on the CPU (default 1: more are bimodal on shared machines)",
         "N",
         on_command_line=False,
@@ -232,7 +223,7 @@ class Settings:
     )
     compile: str = _option(
         "auto",
-        parse_choice("auto", "off", *COMPILE_MODES),
+        quantities.parse_choice("auto", "off", *COMPILE_MODES),
         "how train and infer compile a model (default auto: on accelerators)",
         "auto|off|MODE",
         in_marker=True,
@@ -264,13 +255,13 @@ class Settings:
     )
     history: str = _option(  # empty: none is kept
         ".accel/history.sqlite",
-        parse_history,
+        quantities.parse_history,
         "database of all runs, relative to the root directory (default .accel/history.sqlite)",
         "FILE|off",
     )
     slowdown: float = _option(
         0.0,
-        parse_fraction,
+        quantities.parse_fraction,
         "delay every step until throughput is lower by FRACTION, to see the gate fail",
         "FRACTION",
         in_ini=False,
@@ -290,7 +281,6 @@ class Settings:
 
     @property
     def fixed_tolerance(self) -> float | None:
-        """The tolerance, where it is a number."""
         return None if self.tolerance == "auto" else self.tolerance
 
     @property
@@ -300,7 +290,6 @@ class Settings:
 
     @property
     def output_files(self) -> tuple[tuple[str, str], ...]:
-        """Requested files as (option, file)."""
         json = (("json", self.json),) if self.json else ()
         return (*(("report", file) for file in self.reports), *json)
 
@@ -320,7 +309,6 @@ MARKER_KEYS = tuple(MARKER_OPTIONS)
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """Declare every setting as an option, an ini value, or both."""
     group = parser.getgroup("accel", "accelerator benchmarks (pytest-accel)")
     for option in OPTIONS:
         if option.on_command_line:
@@ -442,7 +430,6 @@ def for_item(settings: Settings, markers: Iterable[pytest.Mark], node_id: str = 
 
 
 def settings_of(item: pytest.Item) -> Settings:
-    """Return the settings of an item: the session's, changed by its own marker."""
     return for_item(item.config.stash[SETTINGS], item.iter_markers("accel"), item.nodeid)
 
 
@@ -482,12 +469,10 @@ def ignore_values_in_root(config: pytest.Config) -> None:
 
 
 def file_to_write(named: str, config: pytest.Config) -> Path:
-    """Return the path of an output file, relative to where pytest was called."""
     return (config.invocation_params.dir / Path(named).expanduser()).absolute()
 
 
 def history_file(settings: Settings, rootpath: Path) -> Path | None:
-    """Return the database of runs; None where none is kept."""
     return (rootpath / Path(settings.history).expanduser()).absolute() if settings.history else None
 
 

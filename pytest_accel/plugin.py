@@ -13,42 +13,13 @@ from collections.abc import Generator
 import pytest
 
 import pytest_accel.hookspecs
-from pytest_accel.fixtures import (  # noqa: F401 - fixtures that tests take by name
-    accel,
-    accel_batch,
-    accel_data,
-    accel_device,
-    accel_model,
-    accel_optimizer,
-    accel_precision,
-    converge,
-    ddp,
-    infer,
-    process_group,
-    rank,
-    train,
-    world_size,
-)
-from pytest_accel.markers import (
-    needs_hardware,
-    refuse_unknown_names,
-    register_platforms,
-    unregister_platforms,
-)
-from pytest_accel.options import (
-    LAUNCHER_VARIABLES,
-    SESSION_START_S,
-    SETTINGS,
-    WORKER_VARIABLE,
-    add_options,
-    ignore_values_in_root,
-    read_settings,
-    refuse_misspelt_options,
-)
+from pytest_accel import markers, options
+
+pytest_plugins = ["pytest_accel.fixtures"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    add_options(parser)
+    options.add_options(parser)
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
@@ -59,21 +30,21 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 def pytest_load_initial_conftests(
     early_config: pytest.Config, parser: pytest.Parser, args: list[str]
 ) -> Generator[None, object, object]:
-    ignore_values_in_root(early_config)
+    options.ignore_values_in_root(early_config)
     loaded = yield
-    refuse_misspelt_options(parser, args)  # conftest files have declared theirs
+    options.refuse_misspelt_options(parser, args)  # conftest files have declared theirs
     return loaded
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object]:
     """Under torchrun or srun rank 0 is the session, and the others serve it."""
-    if WORKER_VARIABLE in os.environ:
+    if options.WORKER_VARIABLE in os.environ:
         status = yield
         from pytest_accel.session.worker_process import exit_worker
 
         exit_worker(status)
-    if not LAUNCHER_VARIABLES & os.environ.keys():
+    if not options.LAUNCHER_VARIABLES & os.environ.keys():
         return (yield)
     from pytest_accel.session.launcher import hold_launcher_ranks, serve_launcher_rank
 
@@ -82,21 +53,21 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if WORKER_VARIABLE in os.environ:
+    if options.WORKER_VARIABLE in os.environ:
         from pytest_accel.session.worker_process import become_worker
 
         become_worker(config)
-    config.stash[SESSION_START_S] = time.monotonic()
-    config.stash[SETTINGS] = read_settings(config)
-    register_platforms(config)
+    config.stash[options.SESSION_START_S] = time.monotonic()
+    config.stash[options.SETTINGS] = options.read_settings(config)
+    markers.register_platforms(config)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by -m
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    refuse_unknown_names(config, items)
-    settings = config.stash[SETTINGS]
+    markers.refuse_unknown_names(config, items)
+    settings = config.stash[options.SETTINGS]
     worker = _is_worker(config)
-    if not (settings.require or settings.output_files or worker or needs_hardware(config, items)):
+    if not (settings.require or settings.output_files or worker or markers.needs_hardware(config, items)):
         return
     from pytest_accel.session.selection import select_platforms
 
@@ -121,14 +92,14 @@ def _only_lists(config: pytest.Config) -> bool:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    unregister_platforms(config)
+    markers.unregister_platforms(config)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Report files that were not written, as under xdist, where workers collect: old ones could be taken for new."""
     unseen = not config.pluginmanager.has_plugin("accel-outputs")
     if unseen and not _only_lists(config):
-        for option, file in config.stash[SETTINGS].output_files:
+        for option, file in config.stash[options.SETTINGS].output_files:
             terminalreporter.write_line(f"--accel-{option}={file}: nothing was written", yellow=True)
 
 
@@ -139,5 +110,5 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     unseen = not (
         config.pluginmanager.has_plugin("accel-session") or _is_worker(config) or _only_lists(config)
     )
-    if unseen and config.stash[SETTINGS].require and exitstatus == pytest.ExitCode.OK:
+    if unseen and config.stash[options.SETTINGS].require and exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -14,7 +14,7 @@ from pytest_accel.workloads.data.files import IMAGENET_MEAN, IMAGENET_STD
 from pytest_accel.workloads.models.build import build_model
 from pytest_accel.workloads.models.detection import FROZEN, Scenes, calibrate, corners_px, dino_loss
 from pytest_accel.workloads.models.dino import build_dino
-from pytest_accel.workloads.models.segmentation import CROPS
+from pytest_accel.workloads.models.zoo import CROPS
 from pytest_accel.workloads.tasks.detection import ScenePlan, resizing_of
 from pytest_accel.workloads.tasks.segmentation import AUXILIARY_WEIGHT, MaskPlan
 

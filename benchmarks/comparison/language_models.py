@@ -10,8 +10,8 @@ from transformers import BertConfig, BertForQuestionAnswering, GPT2Config, GPT2L
 from benchmarks.comparison.catalogue import Comparison
 from benchmarks.comparison.implementations import Step, autocast, compiled, plain_loop, plain_optimizer
 from pytest_accel.workloads.build import make_batch
-from pytest_accel.workloads.models.bert import BERT_SHAPES
 from pytest_accel.workloads.models.gpt import GPT_SHAPES, GptShape
+from pytest_accel.workloads.models.zoo import BERT_SHAPES
 
 LR, BETAS, WEIGHT_DECAY, CLIP = 6e-4, (0.9, 0.95), 0.1, 1.0  # of nanoGPT
 

@@ -36,8 +36,8 @@ while [ $# -gt 0 ]; do
 done
 
 cd "$(dirname "$0")/../.."
-version=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' pytest_accel/_version.py)
-[ -n "$version" ] || fail "pytest_accel/_version.py has no version: is this a whole checkout?"
+version=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' pytest_accel/__init__.py)
+[ -n "$version" ] || fail "pytest_accel/__init__.py has no version: is this a whole checkout?"
 revision=$(git rev-parse --short=12 HEAD 2>/dev/null) || revision=''
 if [ -n "$revision" ] && [ -n "$(git status --porcelain --untracked-files=no 2>/dev/null)" ]; then
     revision=$revision.changed

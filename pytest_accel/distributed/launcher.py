@@ -45,7 +45,7 @@ from pytest_accel.distributed.processes import (
     listen_on_loopback,
 )
 from pytest_accel.options import GROUP_ID_VARIABLE, SECRET_VARIABLE, WORKER_VARIABLE
-from pytest_accel.platforms.devices import DetectedDevice
+from pytest_accel.platforms.catalogue import DetectedDevice
 from pytest_accel.stats.quantities import counted
 from pytest_accel.storage.codec import INTEGER_DIGITS, decode, encode
 

@@ -11,11 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from pytest_accel.doctor import gpus, host, software
+from pytest_accel.doctor import gpus, host
 from pytest_accel.doctor.findings import DEVICES, Finding, Sheet
-from pytest_accel.platforms import amd
 from pytest_accel.platforms.host import HostFiles, allowed_cpus
-from pytest_accel.platforms.machine import find_ipus
+from pytest_accel.platforms.machine import find_amd, find_ipus
 from pytest_accel.stats.quantities import gibibytes
 
 T = TypeVar("T")
@@ -47,9 +46,9 @@ def examine(
         Check(host.CPU, "/sys", partial(host.examine_cpus, files, cpus)),
         Check(host.MEMORY, "/proc", partial(host.examine_memory, files)),
         Check(
-            software.NETWORK,
+            host.NETWORK,
             "a folder of LD_LIBRARY_PATH",
-            partial(software.examine_network, files, environ),
+            partial(host.examine_network, files, environ),
         ),
         *(Check(host.DISK, str(each.path), partial(host.examine_folder, each)) for each in folders),
     ]
@@ -58,8 +57,10 @@ def examine(
     found += [*state.findings, *late, *listed]
     if not found:
         found = [DEVICES("device").ok("none: benchmarks of the platform cpu can run, others are skipped")]
-    installed = partial(software.examine, files, environ, nvidia=state.gpus, amd=amd_gpus, cuda=state.cuda)
-    checks.insert(0, Check(software.SOFTWARE, "the installed packages", installed))
+    installed = partial(
+        host.examine_software, files, environ, nvidia=state.gpus, amd=amd_gpus, cuda=state.cuda
+    )
+    checks.insert(0, Check(host.SOFTWARE, "the installed packages", installed))
     for check in checks:
         checked, late = check.wait(FILES_LIMIT_S, [])
         found += [*late, *checked]
@@ -106,7 +107,7 @@ class Check(Generic[T]):
 
 def _other_devices(files: HostFiles, environ: Mapping[str, str]) -> tuple[int, list[Finding]]:
     """Return the number of AMD GPUs, and findings on all devices of other vendors than NVIDIA."""
-    cards, problems = amd.find(environ, sys=files.root / "sys")
+    cards, problems = find_amd(environ, sys=files.root / "sys")
     ipus, ipu_problems = find_ipus()
     findings = []
     for device in (*cards, *ipus):

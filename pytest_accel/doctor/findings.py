@@ -8,8 +8,6 @@ from enum import StrEnum
 
 
 class Level(StrEnum):
-    """Importance for a measurement."""
-
     OK = "ok"
     WARNING = "warning"  # less accurate, or not comparable
     PROBLEM = "problem"  # not trustworthy, or impossible
@@ -17,8 +15,6 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One checked subject, and the remedy of a warning or a problem."""
-
     group: str  # devices, software, cpu, memory, load, network, disk
     subject: str  # such as power limit
     text: str
@@ -62,5 +58,4 @@ def worst(findings: Iterable[Finding]) -> Level:
 
 
 def to_plain(findings: Iterable[Finding]) -> list[dict[str, str | bool]]:
-    """Return findings as JSON values, every field included."""
     return [{**asdict(finding), "level": finding.level.value} for finding in findings]

@@ -11,17 +11,6 @@ from pytest_accel.doctor.findings import DEVICES, Finding, Sheet
 from pytest_accel.platforms import nvidia
 from pytest_accel.platforms.host import HostFiles, format_list
 from pytest_accel.platforms.machine import device_affinities
-from pytest_accel.platforms.nvidia import (
-    EVENTS,
-    IDLE,
-    KNOWN,
-    NO_PACKAGE,
-    Nvml,
-    Refused,
-    is_held,
-    opened,
-    short_uuid,
-)
 from pytest_accel.stats.quantities import counted, gibibytes
 
 # An idle driver or a display server holds less. A CUDA context alone takes hundreds of MiB.
@@ -40,40 +29,43 @@ class NvidiaState:
     cuda: tuple[int, int] | None = None
 
 
-class Gpu:
+class Gpu(nvidia.NvmlGpu):
     """One GPU that NVML lists; raises `Refused` for a GPU without a name, such as a lost one."""
 
-    def __init__(self, nvml: Nvml, index: int) -> None:
-        self.nvml = nvml
-        self.handle = nvml.demand("nvmlDeviceGetHandleByIndex", index)
+    def __init__(self, nvml: nvidia.Nvml, index: int) -> None:
+        super().__init__(nvml, nvml.demand("nvmlDeviceGetHandleByIndex", index))
         self.name = str(nvml.demand("nvmlDeviceGetName", self.handle))
         self.uuid = str(nvml.demand("nvmlDeviceGetUUID", self.handle))
         self.sheet = Sheet(DEVICES.group, of=f"GPU {index}")
-
-    def get(self, name: str, *constants: str) -> Any:  # noqa: ANN401 -- each function has its own type
-        """Return NVML's answer, given constants of these names; None if there is none."""
-        return self.nvml.ask(f"nvmlDeviceGet{name}", self.handle, *map(self.nvml.constant, constants))
 
     def memory(self) -> Any:  # noqa: ANN401 -- a structure of pynvml's
         # The second version excludes what the driver reserves, hundreds of MiB; drivers before 510 lack it.
         return self.get("MemoryInfo", "nvmlMemory_v2") or self.get("MemoryInfo")
 
     def reasons(self) -> int | None:
-        """Return the mask of clock events; None if it is not reported."""
         names = ("CurrentClocksEventReasons", "CurrentClocksThrottleReasons")  # the second before driver 535
         return next((int(found) for name in names if (found := self.get(name)) is not None), None)
 
     def is_idle(self) -> bool:
-        return bool((self.reasons() or 0) & IDLE)
+        return bool((self.reasons() or 0) & nvidia.IDLE)
 
 
 def examine(files: HostFiles, environ: Mapping[str, str], cpus: frozenset[int]) -> NvidiaState:
     """Check all GPUs that NVML lists, visible to CUDA or not."""
-    with opened() as nvml:
+    with nvidia.opened() as nvml:
         count, why = nvml.attempt("nvmlDeviceGetCount")
         if count is None:
-            is_loaded = files.exists("proc/driver/nvidia/version") or files.exists("dev/nvidia0")
-            return NvidiaState(findings=(_closed(why),), gpus=1) if is_loaded else NvidiaState()
+            if not (files.exists("proc/driver/nvidia/version") or files.exists("dev/nvidia0")):
+                return NvidiaState()
+            text = f"NVIDIA's driver is loaded, and NVML says: {why}"
+            remedy = {
+                nvidia.NO_PACKAGE: "pip install nvidia-ml-py: without it no GPU is found.",
+                nvidia.REASONS[18]: "Restart the node or the container.",
+            }.get(
+                why,
+                "Check with `nvidia-smi`; in a container, pass the driver's libraries (--gpus all, --nv).",
+            )
+            return NvidiaState(findings=(DEVICES("driver").problem(text, remedy),), gpus=1)
         cuda = nvml.cuda_version()
         version = nvml.text("nvmlSystemGetDriverVersion") or "version unknown"
         findings = [DEVICES("driver").ok(f"{version}, CUDA {f'{cuda[0]}.{cuda[1]}' if cuda else 'unknown'}")]
@@ -83,11 +75,10 @@ def examine(files: HostFiles, environ: Mapping[str, str], cpus: frozenset[int]) 
         return NvidiaState(findings=tuple(findings), gpus=count, cuda=cuda)
 
 
-def examine_gpu(nvml: Nvml, index: int, files: HostFiles, cpus: frozenset[int]) -> list[Finding]:
-    """Return every finding on one GPU; one for a GPU that does not answer."""
+def examine_gpu(nvml: nvidia.Nvml, index: int, files: HostFiles, cpus: frozenset[int]) -> list[Finding]:
     try:
         gpu = Gpu(nvml, index)
-    except Refused as refused:
+    except nvidia.Refused as refused:
         return [
             Sheet(DEVICES.group, "device", f"GPU {index}").problem(
                 f"does not answer: {refused}",
@@ -104,7 +95,7 @@ def examine_gpu(nvml: Nvml, index: int, files: HostFiles, cpus: frozenset[int]) 
 def _device(gpu: Gpu, sheet: Sheet) -> Finding:
     memory = gpu.memory()
     size = "memory unknown" if memory is None else gibibytes(int(memory.total))
-    return sheet.ok(f"{gpu.name}, {size}, {short_uuid(gpu.uuid)}")
+    return sheet.ok(f"{gpu.name}, {size}, {nvidia.short_uuid(gpu.uuid)}")
 
 
 def _now(gpu: Gpu, sheet: Sheet) -> Finding | None:
@@ -179,7 +170,7 @@ def _held_mhz(gpu: Gpu, most: int, wanted: int) -> int | None:
         # Idle GPUs fall to a fifth (H200: 345 of 1980 MHz); with a context, an A100 stays at its application clock.
         lowest = IDLE_BELOW * most if gpu.is_idle() else 0
         clocks.append(now or 0)
-        if not now or now < lowest or now == wanted or not is_held(clocks, [gpu.reasons() or 0], most):
+        if not now or now < lowest or now == wanted or not nvidia.is_held(clocks, [gpu.reasons() or 0], most):
             return None
     return clocks[-1]
 
@@ -188,10 +179,10 @@ def _throttling(gpu: Gpu, sheet: Sheet) -> Finding | None:
     found = gpu.reasons()
     if found is None:
         return None
-    reasons = found & ~IDLE
-    active = [event for event in EVENTS if reasons & event.bit]
+    reasons = found & ~nvidia.IDLE
+    active = [event for event in nvidia.EVENTS if reasons & event.bit]
     words = [event.words for event in sorted(active, key=lambda event: not event.distress)]
-    words += [f"unknown reason {reasons & ~KNOWN:#x}"] if reasons & ~KNOWN else []
+    words += [f"unknown reason {reasons & ~nvidia.KNOWN:#x}"] if reasons & ~nvidia.KNOWN else []
     text = f"clocks are reduced now: {', '.join(words)}"
     if any(event.distress for event in active):
         return sheet.problem(
@@ -206,10 +197,7 @@ def _throttling(gpu: Gpu, sheet: Sheet) -> Finding | None:
 
 
 def _power(gpu: Gpu, sheet: Sheet) -> Finding | None:
-    # The lower one counts: a node or a Grace Hopper module may enforce less than was set.
-    limits_mw = [gpu.get("PowerManagementLimit"), gpu.get("EnforcedPowerLimit")]
-    limit_mw = min(filter(None, limits_mw), default=None)
-    default_mw = gpu.get("PowerManagementDefaultLimit")
+    limit_mw, default_mw = gpu.power_limit_mw(), gpu.get("PowerManagementDefaultLimit")
     if not limit_mw or not default_mw:
         return None
     text = f"{limit_mw / 1000:.0f} W, default {default_mw / 1000:.0f} W"
@@ -251,10 +239,7 @@ def _ecc(gpu: Gpu, sheet: Sheet) -> Finding | None:
 
 
 def _memory_errors(gpu: Gpu, sheet: Sheet) -> Finding | None:
-    now, ever = (
-        gpu.get("TotalEccErrors", "NVML_MEMORY_ERROR_TYPE_UNCORRECTED", counter)
-        for counter in ("NVML_VOLATILE_ECC", "NVML_AGGREGATE_ECC")
-    )
+    now, ever = gpu.uncorrected_errors(), gpu.uncorrected_errors("NVML_AGGREGATE_ECC")
     _, _, pending, failed = gpu.get("RemappedRows") or (0,) * 4
     if failed:
         return sheet.problem(
@@ -333,7 +318,6 @@ def _near(gpu: Gpu, sheet: Sheet, files: HostFiles, cpus: frozenset[int]) -> Fin
 
 
 def _visible(environ: Mapping[str, str], count: int) -> Finding:
-    """Report the GPUs that CUDA sees, and whether their order is ambiguous."""
     devices, notes = nvidia.find(environ)
     notes = [note for note in notes if not note.startswith("NVML: ")]  # lost GPUs have their own finding
     if not devices:
@@ -347,12 +331,3 @@ def _visible(environ: Mapping[str, str], count: int) -> Finding:
         note, _, remedy = notes[0].partition(". ")
         return DEVICES("visible").warning(f"{text}; {note}", remedy)
     return DEVICES("visible").ok(text)
-
-
-def _closed(why: str) -> Finding:
-    """Report a loaded driver that NVML cannot use."""
-    remedy = {
-        NO_PACKAGE: "pip install nvidia-ml-py: without it no GPU is found.",
-        nvidia.REASONS[18]: "Restart the node or the container.",
-    }.get(why, "Check with `nvidia-smi`; in a container, pass the driver's libraries (--gpus all, --nv).")
-    return DEVICES("driver").problem(f"NVIDIA's driver is loaded, and NVML says: {why}", remedy)

@@ -1,14 +1,25 @@
-"""Checks of the arguments of `accel.measure`: step, work, unit, configuration, metrics and gates."""
+"""Checks of arguments, of `accel.measure` above all, and the errors of workloads.
+
+Exception
+├── ValueError     an argument that no workload can be built from: unknown_value() writes the text
+└── RuntimeError
+    └── StepError  a step that ran, or tried to, and is no benchmark
+        └── OutOfMemory
+            └── CannotFit
+"""
 
 from __future__ import annotations
 
 import inspect
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from numbers import Integral
 
 from pytest_accel.stats.gate import THROUGHPUT, Policy
 from pytest_accel.stats.metric_gates import DESCRIPTIVE, MEASURED, OF_ANY_STEP, is_gateable, shown_name
+from pytest_accel.stats.quantities import did_you_mean
 from pytest_accel.stats.run import Scalar
 
 RESERVED_METRICS = frozenset({THROUGHPUT, *OF_ANY_STEP})  # measured by `accel.measure` itself
@@ -27,8 +38,6 @@ def _require(holds: bool, otherwise: str) -> None:  # noqa: FBT001 - a condition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """How much work a step does, in which unit, and what exactly is measured."""
-
     work: float
     unit: str
     configuration: Mapping[str, Scalar]
@@ -96,11 +105,7 @@ def check_first_step(step: Callable[[], object]) -> Callable[[], object]:
     return first
 
 
-# --- metrics and gates ------------------------------------------------------------------------------------
-
-
 def check_metrics(metrics: object) -> dict[str, float]:
-    """Return a benchmark's own metrics as finite numbers."""
     found: dict[str, float] = {}
     for name, value in _mapping("metrics", metrics).items():
         _check_name("metrics", name)
@@ -114,7 +119,6 @@ def check_metrics(metrics: object) -> dict[str, float]:
 
 
 def check_gated(gates: Iterable[str], metrics: Mapping[str, float]) -> None:
-    """Raise ArgumentError where a gated metric cannot be judged."""
     for name in gates:
         known = ", ".join(sorted(metrics))
         _require(
@@ -129,7 +133,6 @@ def check_gated(gates: Iterable[str], metrics: Mapping[str, float]) -> None:
 
 
 def check_tolerance(name: object, value: object) -> float:
-    """Return a relative loss between 0 and 1."""
     tolerance = _float(value)
     _require(0 < tolerance < 1, f"gates[{name!r}]: {value!r} is not a fraction between 0 and 1. Write 0.05.")
     return tolerance
@@ -184,9 +187,6 @@ def _gates(gates: Mapping[str, float | None]) -> dict[str, float | None]:
     return found
 
 
-# --- single values ----------------------------------------------------------------------------------------
-
-
 def _mapping(argument: str, value: object) -> Mapping[str, object]:
     if not isinstance(value, Mapping):
         raise ArgumentError(f"{argument}: {value!r} is not a mapping of names to values.")
@@ -230,3 +230,42 @@ def _scalar(key: object, value: object) -> Scalar:
     raise ArgumentError(
         f"configuration[{key!r}]: {value!r} cannot be stored. Write a text, a finite number, True, False or None."
     )
+
+
+# Messages of torch's allocators, Triton, NCCL, cuBLAS and cuDNN; not "out of resource" (shared memory), which a smaller
+# batch would not help.
+_OUT_OF_MEMORY = re.compile(
+    r"\b(?i:cuda|hip|xpu|mps)[^\n]{0,20}\bout of memory|can't allocate memory|not enough memory|_STATUS_\w*ALLOC(ATION)?_FAILED"
+    r"|(?i:out of memory on tile)|graph_memory_allocation_error"  # of Poplar
+)
+
+
+class StepError(RuntimeError):
+    """A step whose figures mean nothing: a loss that is not finite, parameters that did not move."""
+
+
+class OutOfMemory(StepError):  # noqa: N818 - reads as what happened
+    """The batch did not fit; it is never made smaller silently."""
+
+
+class CannotFit(OutOfMemory):
+    """Known before anything is built, and on every rank alike."""
+
+
+def says_out_of_memory(text: str) -> bool:
+    return _OUT_OF_MEMORY.search(text) is not None
+
+
+def unknown_value(argument: str, value: object, valid: Iterable[str], *, remedy: str = "") -> ValueError:
+    names = sorted(valid)
+    hint = did_you_mean(value, names) if isinstance(value, str) else ""
+    text = f"{argument}: {value!r} is not known.{hint} Valid: {', '.join(names)}."
+    return ValueError(f"{text} {remedy}".rstrip())
+
+
+def check_whole(argument: str, value: object) -> None:
+    """Refuse a size that is not a positive whole number; None is not checked."""
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise ValueError(f"{argument}: {value!r} is not a positive whole number.")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
 
 Delay = Callable[[], None]
 
@@ -18,56 +17,17 @@ DEVICE_QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
 MOST_QUEUES = 32
 
 
-class Device(Protocol):
-    """Where steps run."""
+class Device:
+    """Where steps run: of a device whose calls return when it is done, and whose memory is not known."""
 
-    @property
-    def name(self) -> str: ...  # as torch spells it: `cuda:0`, `cpu`
+    name: str  # as torch spells it: `cuda:0`, `cpu`
+
     def prepare(self) -> None: ...
     def restore(self) -> None: ...
     def synchronize(self) -> None: ...
     def reset_peak_memory(self) -> None: ...
-    def peak_memory_bytes(self) -> int | None: ...
-    def delay(self, seconds: float) -> Delay: ...
-
-
-@dataclass(slots=True)
-class CpuDevice:
-    """The host: nothing to wait for; works without torch, and pins torch's threads where it is used."""
-
-    threads: int
-    _threads_before: int | None = field(default=None, init=False)
-
-    @property
-    def name(self) -> str:
-        return "cpu"
-
-    def prepare(self) -> None:
-        torch = sys.modules.get("torch")
-        if torch is not None and self._threads_before is None:
-            self._threads_before = torch.get_num_threads()
-            torch.set_num_threads(self.threads)
-
-    def restore(self) -> None:
-        if self._threads_before is not None:
-            sys.modules["torch"].set_num_threads(self._threads_before)
-            self._threads_before = None
-
-    def synchronize(self) -> None:
-        """The host runs its steps to the end by itself."""
-
-    def reset_peak_memory(self) -> None:
-        with suppress(OSError):  # not Linux, or not allowed: the peak is then that of the whole process
-            Path("/proc/self/clear_refs").write_text("5")  # proc(5): resets VmHWM
 
     def peak_memory_bytes(self) -> int | None:
-        try:
-            status = Path("/proc/self/status").read_text()
-        except OSError:
-            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        for line in status.splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
         return None
 
     def delay(self, seconds: float) -> Delay:
@@ -79,30 +39,66 @@ class CpuDevice:
         return spin
 
 
-@dataclass(slots=True)
-class CudaDevice:
-    """An NVIDIA or AMD device through torch.cuda (ROCm has the same names)."""
+class IpuDevice(Device):
+    """A Graphcore IPU: its memory is planned when poptorch compiles."""
 
-    index: int = 0
+    name = "ipu"
 
-    @property
-    def name(self) -> str:
-        return f"cuda:{self.index}"
+
+class CpuDevice(Device):
+    """The host; works without torch, and pins torch's threads where it is used."""
+
+    name = "cpu"
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._threads_before: int | None = None
 
     def prepare(self) -> None:
-        _cuda().set_device(self.index)
+        torch = sys.modules.get("torch")
+        if torch is not None and self._threads_before is None:
+            self._threads_before = torch.get_num_threads()
+            torch.set_num_threads(self._threads)
+
+    def restore(self) -> None:
+        if self._threads_before is not None:
+            sys.modules["torch"].set_num_threads(self._threads_before)
+            self._threads_before = None
+
+    def reset_peak_memory(self) -> None:
+        with suppress(OSError):  # not Linux, or not allowed: the peak is then that of the whole process
+            Path("/proc/self/clear_refs").write_text("5")  # proc(5): resets VmHWM
+
+    def peak_memory_bytes(self) -> int | None:
+        try:
+            status = Path("/proc/self/status").read_text()
+        except OSError:
+            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        found = re.search(r"^VmHWM:\s*(\d+)", status, re.MULTILINE)
+        return int(found[1]) * 1024 if found else None
+
+
+class CudaDevice(Device):
+    """An NVIDIA or AMD device through torch.cuda (ROCm has the same names)."""
+
+    def __init__(self, index: int = 0) -> None:
+        import torch
+
+        self.index, self._cuda = index, torch.cuda
+        self.name = f"cuda:{index}"
+
+    def prepare(self) -> None:
+        self._cuda.set_device(self.index)
 
     def restore(self) -> None:
         """Leave no cached memory behind for the next benchmark."""
-        _cuda().empty_cache()
+        self._cuda.empty_cache()
 
     def synchronize(self) -> None:
-        import torch
-
-        torch.cuda.synchronize(self.index)
+        self._cuda.synchronize(self.index)
 
     def reset_peak_memory(self) -> None:
-        _cuda().reset_peak_memory_stats(self.index)
+        self._cuda.reset_peak_memory_stats(self.index)
 
     def peak_memory_bytes(self) -> int | None:
         """Return the most that was allocated at once, with the memory that CUDA graphs keep for their replays.
@@ -111,54 +107,29 @@ class CudaDevice:
         """
         kept = sum(
             segment["total_size"] - segment["allocated_size"]
-            for segment in _cuda().memory_snapshot()
+            for segment in self._cuda.memory_snapshot()
             if segment["device"] == self.index and tuple(segment.get("segment_pool_id", (0, 0))) != (0, 0)
         )
-        return int(_cuda().max_memory_allocated(self.index) + kept)
+        return int(self._cuda.max_memory_allocated(self.index) + kept)
 
     def delay(self, seconds: float) -> Delay:
         """Return a kernel that spins: a host-side sleep would hide behind the launches that run ahead.
 
         At its power limit a device makes up for part of it: it cools, and its clock rises.
         """
-        import torch
-
         probe_cycles = 20_000_000  # about 10 ms on a GPU of 2 GHz: long against the launch
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda._sleep(1000)  # noqa: SLF001 - load the kernel before timing it
+        begin, end = (self._cuda.Event(enable_timing=True) for _ in range(2))
+        self._cuda._sleep(1000)  # noqa: SLF001 - load the kernel before timing it
         begin.record()
-        torch.cuda._sleep(probe_cycles)  # noqa: SLF001 - torch offers no public spin
+        self._cuda._sleep(probe_cycles)  # noqa: SLF001 - torch offers no public spin
         end.record()
         end.synchronize()
         cycles = max(1, round(seconds * probe_cycles / (begin.elapsed_time(end) * 1e-3)))
 
         def spin() -> None:
-            torch.cuda._sleep(cycles)  # noqa: SLF001
+            self._cuda._sleep(cycles)  # noqa: SLF001
 
         return spin
-
-
-class IpuDevice:
-    """A Graphcore IPU: a call of poptorch returns when the device is done, and its memory is planned when it compiles."""
-
-    name = "ipu"
-
-    def prepare(self) -> None: ...
-    def restore(self) -> None: ...
-    def synchronize(self) -> None: ...
-    def reset_peak_memory(self) -> None: ...
-
-    def peak_memory_bytes(self) -> int | None:
-        return None
-
-    def delay(self, seconds: float) -> Delay:
-        return CpuDevice(threads=1).delay(seconds)
-
-
-def _cuda() -> Any:  # noqa: ANN401 - a module
-    import torch
-
-    return torch.cuda
 
 
 def is_nvidia(kind: str) -> bool:
@@ -193,19 +164,10 @@ def torch_index(uuid: str, fallback: int) -> int:
     if not uuid:
         return fallback
     for index in range(torch.cuda.device_count()):
-        shown = getattr(torch.cuda.get_device_properties(index), "uuid", None)
-        if shown is not None and _bare(uuid) in _spellings(str(shown)):
+        shown = str(getattr(torch.cuda.get_device_properties(index), "uuid", "")).lower()
+        spellings = {shown.removeprefix("gpu-")}
+        with suppress(ValueError):  # of ROCm the 16 bytes are the letters of the serial number
+            spellings.add(bytes.fromhex(shown.replace("-", "")).decode("ascii").lower())
+        if uuid.lower().removeprefix("gpu-") in spellings:
             return index
     return fallback
-
-
-def _bare(uuid: str) -> str:
-    return uuid.lower().removeprefix("gpu-")
-
-
-def _spellings(shown: str) -> set[str]:
-    """Return the UUID, and as ROCm means it: there the 16 bytes are the letters of the serial number."""
-    spellings = {_bare(shown)}
-    with suppress(ValueError):  # UnicodeDecodeError is one
-        spellings.add(bytes.fromhex(shown.replace("-", "")).decode("ascii").lower())
-    return spellings

@@ -63,7 +63,6 @@ def lock_devices(
 
 
 def lock_folder() -> Path:
-    """Return one folder for all users of the machine."""
     folder = Path(os.environ.get(FOLDER_VARIABLE) or FOLDER)
     if not folder.is_absolute():
         raise LockedError(
@@ -74,7 +73,6 @@ def lock_folder() -> Path:
 
 
 def _wait(device: str, path: Path, mode: Mode, waiting: Report, *, until_s: float, timeout_s: float) -> int:
-    """Return the locked descriptor; OSError where nothing can be locked."""
     report_s = time.monotonic()
     while True:
         fd = _open(path)

@@ -17,16 +17,7 @@ from statistics import fmean
 from typing import Any, ClassVar, Self
 
 from pytest_accel.measure.validity import DeviceReadings, DeviceSample, ForeignProcess
-from pytest_accel.platforms.nvidia import (
-    BOARD_LIMIT,
-    HW_THERMAL,
-    POWER_CAP,
-    RELIABILITY,
-    Nvml,
-    close,
-    open_nvml,
-    short_uuid,
-)
+from pytest_accel.platforms import nvidia
 from pytest_accel.power.amd import close_amdsmi, open_amdsmi, serial_number
 from pytest_accel.power.source import words
 
@@ -97,8 +88,6 @@ class SamplingThread:
             "sampled from then on: look at the driver (`dmesg`) and at the load of this host"
         )
 
-    # --- in the thread ------------------------------------------------------------------------------
-
     def _run(self) -> None:
         self._sample()
         first_s, beat = time.monotonic(), 0
@@ -138,17 +127,9 @@ class _Monitor:
 
     library: ClassVar[str]
 
-    def __init__(
-        self,
-        uuid: str,
-        own_pids: Callable[[], frozenset[int]] = frozenset,
-        *,
-        clock: Callable[[], float] = time.perf_counter,
-        wall_clock: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, uuid: str, own_pids: Callable[[], frozenset[int]] = frozenset) -> None:
         self._uuid = uuid
         self._own_pids = own_pids
-        self._clock, self._wall_clock = clock, wall_clock
         self._handle: object | None = None
         self._samples: list[DeviceSample] = []
         self._problems: dict[str, str] = {}
@@ -157,8 +138,7 @@ class _Monitor:
 
     @property
     def name(self) -> str:
-        """The name in problems: `NVML GPU-8f3aab12`."""
-        return f"{self.library} {short_uuid(self._uuid)}"
+        return f"{self.library} {nvidia.short_uuid(self._uuid)}"
 
     def _say(self, what: str, why: str) -> None:
         self._problems.setdefault(what, why)
@@ -184,46 +164,42 @@ class _Monitor:
         )
 
 
-# --- NVML --------------------------------------------------------------------------------------------------
-
-
 class NvmlMonitor(_Monitor):
-    """NVML's readings of one GPU."""
-
     library = "NVML"
-    _nvml = Nvml(None, "not opened")
+    _gpu = nvidia.NvmlGpu(nvidia.Nvml(None, "not opened"), None)
     _calls: Mapping[str, tuple[str, tuple[object, ...]]] = {}  # by field of DeviceSample
 
     def __enter__(self) -> Self:
-        self._nvml = open_nvml()
-        self._handle = self._nvml.handle(self._uuid)
-        if self._handle is not None:
+        nvml = nvidia.open_nvml()
+        self._gpu = nvidia.NvmlGpu(nvml, nvml.handle(self._uuid))
+        if self._gpu.handle is not None:
             self._calls = self._answered()
         return self
 
     def __exit__(self, *_: object) -> None:
-        close(self._nvml)
-        self._nvml, self._handle, self._calls = Nvml(None, "closed"), None, {}
+        nvidia.close(self._gpu.nvml)
+        self._gpu, self._calls = nvidia.NvmlGpu(nvidia.Nvml(None, "closed"), None), {}
 
     def begin(self) -> None:
         """Open a window; forget an earlier one."""
         self._samples, self._problems = [], {}
-        if why := self._nvml.problem:
+        nvml, handle = self._gpu.nvml, self._gpu.handle
+        if why := nvml.problem:
             self._say("NVML", why)
-        elif self._handle is None:
+        elif handle is None:
             self._say("NVML", f"knows no device {self._uuid}")
         elif not self._calls:
-            self._say("NVML", self._nvml.attempt("nvmlDeviceGetUUID", self._handle)[1] or "answers nothing")
-        self._ecc_before = self._uncorrected()
-        self._begin_wall_s = self._wall_clock()
-        self._begin_s = self._clock()
+            self._say("NVML", nvml.attempt("nvmlDeviceGetUUID", handle)[1] or "answers nothing")
+        self._ecc_before = self._gpu.uncorrected_errors()
+        self._begin_wall_s = time.time()
+        self._begin_s = time.perf_counter()
 
     def sample(self) -> None:
         """Take one sample: the medians of these calls add up to 12 us on an H200."""
-        at_s = self._clock()
+        at_s = time.perf_counter()
         readings: dict[str, int] = {}
         for field, (function, arguments) in self._calls.items():
-            answer, why = self._nvml.attempt(function, *arguments)
+            answer, why = self._gpu.nvml.attempt(function, *arguments)
             if why:  # it did answer before
                 self._say(field, why)
             else:
@@ -232,32 +208,31 @@ class NvmlMonitor(_Monitor):
 
     def end(self) -> DeviceReadings:
         """Return all readings; call it when the sampling thread has ended its window."""
-        end_s = self._clock()
-        samples = tuple(self._samples)
+        end_s = time.perf_counter()
+        samples, gpu = tuple(self._samples), self._gpu
         # First: an idle link falls back to a slower generation.
-        generation, width = self._ask("CurrPcieLinkGeneration"), self._ask("CurrPcieLinkWidth")
-        limits_mw = [self._ask("PowerManagementLimit"), self._ask("EnforcedPowerLimit")]
+        generation, width = gpu.get("CurrPcieLinkGeneration"), gpu.get("CurrPcieLinkWidth")
         return DeviceReadings(
             begin_s=self._begin_s,
             end_s=end_s,
             samples=samples,
-            # The lower one counts: a node or a Grace Hopper module may enforce less than was set.
-            power_limit_w=_watts(min((each for each in limits_mw if each), default=None)),
-            power_limit_default_w=_watts(self._ask("PowerManagementDefaultLimit")),
+            power_limit_w=_watts(gpu.power_limit_mw()),
+            power_limit_default_w=_watts(gpu.get("PowerManagementDefaultLimit")),
             ecc_uncorrected_before=self._ecc_before,
-            ecc_uncorrected_after=self._uncorrected(),
-            sm_mhz_max=self._ask("MaxClockInfo", self._nvml.constant("NVML_CLOCK_SM")),
+            ecc_uncorrected_after=gpu.uncorrected_errors(),
+            sm_mhz_max=gpu.get("MaxClockInfo", "NVML_CLOCK_SM"),
             pcie_generation=generation,
-            pcie_generation_max=self._ask("MaxPcieLinkGeneration"),
+            pcie_generation_max=gpu.get("MaxPcieLinkGeneration"),
             pcie_width=width,
-            pcie_width_max=self._ask("MaxPcieLinkWidth"),
+            pcie_width_max=gpu.get("MaxPcieLinkWidth"),
             foreign=self._others(self._held(), self._busy()),
             problems=self._found_problems(),
         )
 
     def _answered(self) -> dict[str, tuple[str, tuple[object, ...]]]:
         """Return the calls that this device answers: a refusal costs more than an answer, at every sample."""
-        constant, device = self._nvml.constant, (self._handle,)
+        nvml, device = self._gpu.nvml, (self._gpu.handle,)
+        constant = nvml.constant
         candidates = [
             ("sm_mhz", "nvmlDeviceGetClockInfo", (*device, constant("NVML_CLOCK_SM"))),
             ("memory_mhz", "nvmlDeviceGetClockInfo", (*device, constant("NVML_CLOCK_MEM"))),
@@ -267,35 +242,20 @@ class NvmlMonitor(_Monitor):
         ]
         found: dict[str, tuple[str, tuple[object, ...]]] = {}
         for field, function, arguments in candidates:
-            if field not in found and self._nvml.ask(function, *arguments) is not None:
+            if field not in found and nvml.ask(function, *arguments) is not None:
                 found[field] = (function, arguments)
         return found
 
-    def _ask(self, what: str, *arguments: object) -> Any:  # noqa: ANN401 -- numbers of NVML's
-        if self._handle is None:
-            return None
-        return self._nvml.ask(f"nvmlDeviceGet{what}", self._handle, *arguments)
-
-    def _uncorrected(self) -> int | None:
-        kinds = ("NVML_MEMORY_ERROR_TYPE_UNCORRECTED", "NVML_VOLATILE_ECC")
-        found: int | None = self._ask("TotalEccErrors", *map(self._nvml.constant, kinds))
-        return found
-
     def _held(self) -> dict[int, int | None] | None:
-        """Return memory by process; None where the device does not list them."""
-        if self._handle is None:
-            return None
-        listed = self._nvml.ask("nvmlDeviceGetComputeRunningProcesses", self._handle)
+        listed = self._gpu.get("ComputeRunningProcesses")
         return None if listed is None else {int(each.pid): each.usedGpuMemory for each in listed}
 
     def _busy(self) -> dict[int, float]:
         """Return shares of the SMs since the window began, by process, as far as they are known."""
-        if self._handle is None:
-            return {}
-        since_us = int(self._begin_wall_s * 1e6)
-        found = self._nvml.ask("nvmlDeviceGetProcessUtilization", self._handle, since_us) or ()
+        since_us, gpu = int(self._begin_wall_s * 1e6), self._gpu
+        found = gpu.nvml.ask("nvmlDeviceGetProcessUtilization", gpu.handle, since_us) if gpu.handle else ()
         shares: dict[int, list[float]] = {}
-        for each in found:
+        for each in found or ():
             if each.pid and each.smUtil <= 100:  # anything else is a row that says nothing
                 shares.setdefault(int(each.pid), []).append(each.smUtil / 100)
         return {pid: fmean(values) for pid, values in shares.items()}
@@ -305,14 +265,17 @@ def _watts(milliwatts: int | None) -> float | None:
     return None if milliwatts is None else milliwatts / 1000
 
 
-# --- amdsmi ---------------------------------------------------------------------------------------------------
-
 # `indep_throttle_status` of the MI200 series (amdgpu_smu.h: power, current, temperature, others), as NVML's bits: power and
 # current limits bound a healthy GPU at its highest clocks, heat throttles it.
-_THROTTLERS = ((0, POWER_CAP), (16, BOARD_LIMIT), (32, HW_THERMAL), (48, RELIABILITY))
+_THROTTLERS = (
+    (0, nvidia.POWER_CAP),
+    (16, nvidia.BOARD_LIMIT),
+    (32, nvidia.HW_THERMAL),
+    (48, nvidia.RELIABILITY),
+)
 # The MI300 series counts the time in each state instead, over `accumulation_counter`.
 _HEAT = ("prochot_residency_acc", "socket_thm_residency_acc", "vr_thm_residency_acc", "hbm_thm_residency_acc")
-_RESIDENCIES = {"ppt_residency_acc": POWER_CAP, **dict.fromkeys(_HEAT, HW_THERMAL)}
+_RESIDENCIES = {"ppt_residency_acc": nvidia.POWER_CAP, **dict.fromkeys(_HEAT, nvidia.HW_THERMAL)}
 _NO_STATUS = 0xFFFF_FFFF_FFFF_FFFF
 _MOST_W = 1e5  # beyond, a power cap is in microwatts, as on hosts that are no guests
 
@@ -347,10 +310,10 @@ class AmdMonitor(_Monitor):
         self._carried = dict.fromkeys(_RESIDENCIES, 0.0)
         self._counted = _numbers(self._ask("gpu_metrics_info"))
         self._ecc_before = self._uncorrected()
-        self._begin_s = self._clock()
+        self._begin_s = time.perf_counter()
 
     def sample(self) -> None:
-        at_s = self._clock()
+        at_s = time.perf_counter()
         metrics = self._ask("gpu_metrics_info")
         if not metrics and self._handle is not None:
             self._say("metrics", self._refusal)
@@ -366,7 +329,7 @@ class AmdMonitor(_Monitor):
         )
 
     def end(self) -> DeviceReadings:
-        end_s = self._clock()
+        end_s = time.perf_counter()
         caps_w = {
             name: cap / 1e6 if cap > _MOST_W else cap
             for name, cap in _numbers(self._ask("power_cap_info")).items()

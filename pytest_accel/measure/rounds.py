@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import fmean, median
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from pytest_accel.measure.arguments import check_first_step
 from pytest_accel.measure.device import Device
@@ -70,8 +70,6 @@ class ProgressListener(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmUp:
-    """Result of a warm-up."""
-
     first_step_s: float
     warmup_s: float
     step_s: float
@@ -219,7 +217,6 @@ def in_bursts(steps: int, burst: int) -> int:
 
 
 def timed_block(step: Step, steps: int, device: Device) -> float:
-    """Return the seconds of so many steps, the device synchronized at both ends."""
     device.synchronize()
     begin = time.perf_counter()
     for _ in range(steps):
@@ -245,8 +242,6 @@ def frozen_garbage() -> Iterator[Callable[[], None]]:
     finally:
         gc.unfreeze()
 
-
-# --- rounds ---------------------------------------------------------------------------------------------
 
 STEPS_PER_ROUND = 10
 # A round this long makes the two timer calls and the synchronization (tens of microseconds on an H200) less than a
@@ -278,24 +273,12 @@ class SynchronizingTimer:
         return time.perf_counter()
 
 
-class PedanticBenchmark(Protocol):
-    """The part of pytest-benchmark's fixture that is used."""
-
-    stats: object
-
-    def pedantic(self, target: Step, *, rounds: int, iterations: int) -> object: ...
-
-
 class Window(Protocol):
-    """Receives the begin and the end of the timed rounds."""
-
     def begin(self) -> None: ...
     def end(self) -> None: ...
 
 
 class Plan(NamedTuple):
-    """Rounds of equal numbers of steps that fill a time budget."""
-
     steps_per_round: int
     rounds: int
 
@@ -317,8 +300,6 @@ def plan_rounds(step_s: float, budget_s: float, *, burst: int = 1) -> Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timed:
-    """The run of this process, and what its timing was like."""
-
     run: Run
     warm_up: WarmUp
     steps: int  # inside the window: all timed ones, and the one that pytest-benchmark adds
@@ -332,7 +313,7 @@ class Timed:
 def time_rounds(
     step: Step,
     device: Device,
-    benchmark: PedanticBenchmark,
+    benchmark: Any,  # noqa: ANN401 - pytest-benchmark's fixture has no types
     timer: SynchronizingTimer,
     progress: ProgressListener,
     *,
@@ -378,7 +359,7 @@ def time_rounds(
     steps = plan.rounds * plan.steps_per_round + one_more
     run = Run(
         session=session,
-        rounds_s=tuple(benchmark.stats.stats.data),  # type: ignore[attr-defined]
+        rounds_s=tuple(benchmark.stats.stats.data),
         steps_per_round=plan.steps_per_round,
         first_step_s=warm_up.first_step_s,
         warmup_s=warm_up.warmup_s,
@@ -412,8 +393,6 @@ def _delayed(step: Step, device: Device, step_s: float, slowdown: float) -> tupl
     return delayed, slow_s
 
 
-# --- parts of a step ------------------------------------------------------------------------------------
-
 PILOTS = 3
 MIN_LATENCIES, MAX_LATENCIES = 100, 2000
 
@@ -445,14 +424,6 @@ def seconds_per_call(
 
 
 def latencies(call: Callable[[], object], device: Device, ranks: Ranks, *, budget_s: float) -> list[float]:
-    """Return the seconds of single calls, the device synchronized after each: the latency of one request."""
     pilot_s = timed_block(call, PILOTS, device) / PILOTS
     wanted = math.ceil(budget_s / max(ranks.slowest(pilot_s), 1e-6))
     return [timed_block(call, 1, device) for _ in range(max(MIN_LATENCIES, min(MAX_LATENCIES, wanted)))]
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """Return the smallest value that at least this share of them do not exceed."""
-    ordered = sorted(values)
-    needed = math.ceil(round(share * len(ordered), 9))  # in floats, 0.07 * 100 is more than 7
-    return ordered[max(0, needed - 1)]

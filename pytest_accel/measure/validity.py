@@ -13,22 +13,12 @@ from itertools import pairwise
 from operator import or_
 from statistics import fmean
 
-from pytest_accel.platforms.nvidia import (
-    EVENTS,
-    HW_SLOWDOWN,
-    HW_THERMAL,
-    IDLE,
-    KNOWN,
-    POWER_BRAKE,
-    POWER_CAP,
-    SW_THERMAL,
-    is_held,
-)
+from pytest_accel.platforms import nvidia
 from pytest_accel.stats.quantities import gibibytes, percent, seconds
 
-THROTTLES = HW_SLOWDOWN | SW_THERMAL | HW_THERMAL | POWER_BRAKE
+THROTTLES = nvidia.HW_SLOWDOWN | nvidia.SW_THERMAL | nvidia.HW_THERMAL | nvidia.POWER_BRAKE
 # Drivers set HW slowdown together with its cause, and for a moment with any change of clocks (nvml.h).
-_CAUSES = HW_THERMAL | POWER_BRAKE
+_CAUSES = nvidia.HW_THERMAL | nvidia.POWER_BRAKE
 # Of the samples. HW slowdown halves the clocks: in 5 % of the window it costs 2.5 % and more, half the default
 # tolerance. A single sample of it is never a reason to measure again.
 THROTTLED_SHARE = 0.05
@@ -58,8 +48,6 @@ class DeviceSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignProcess:
-    """Another process on the device during the window."""
-
     pid: int
     memory_bytes: int | None = None
     busy_share: float | None = None  # of the SMs, over the window; None unknown
@@ -67,8 +55,6 @@ class ForeignProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceReadings:
-    """All readings of one device in one window."""
-
     begin_s: float
     end_s: float
     samples: tuple[DeviceSample, ...] = ()
@@ -109,11 +95,12 @@ def assess(readings: DeviceReadings) -> Validity:
     return Validity(
         invalid=tuple(text for invalid, text in found if invalid),
         notes=tuple(text for invalid, text in found if not invalid),
-        figures={**_figures(readings.samples, reasons), **_locked(readings, reasons)},
+        figures=_figures(readings, reasons),
     )
 
 
-def _figures(samples: Sequence[DeviceSample], reasons: Sequence[int]) -> dict[str, float]:
+def _figures(readings: DeviceReadings, reasons: Sequence[int]) -> dict[str, float]:
+    samples = readings.samples
     sm_mhz = _plausible((sample.sm_mhz for sample in samples), MOST_MHZ)
     memory_mhz = _plausible((sample.memory_mhz for sample in samples), MOST_MHZ)
     temperatures_c = _plausible((sample.temperature_c for sample in samples), MOST_C)
@@ -121,16 +108,12 @@ def _figures(samples: Sequence[DeviceSample], reasons: Sequence[int]) -> dict[st
     found |= {"memory_clock_mhz": fmean(memory_mhz)} if memory_mhz else {}
     found |= {"temperature_c": float(max(temperatures_c))} if temperatures_c else {}
     if reasons:
-        found["power_capped_share"] = _share(reasons, POWER_CAP)
+        found["power_capped_share"] = _share(reasons, nvidia.POWER_CAP)
         found["throttled_share"] = _share(reasons, THROTTLES)
+        # That the samples never left though nothing held it down; NVML does not report a lock itself.
+        if len(sm_mhz) >= LOCKED_SAMPLES and nvidia.is_held(sm_mhz, reasons, readings.sm_mhz_max):
+            found["locked_clock_mhz"] = fmean(sm_mhz)
     return found
-
-
-def _locked(readings: DeviceReadings, reasons: Sequence[int]) -> dict[str, float]:
-    """Return the clock that the samples never left though nothing held it down; NVML does not report a lock itself."""
-    clocks = _plausible((sample.sm_mhz for sample in readings.samples), MOST_MHZ)
-    held = len(clocks) >= LOCKED_SAMPLES and bool(reasons) and is_held(clocks, reasons, readings.sm_mhz_max)
-    return {"locked_clock_mhz": fmean(clocks)} if held else {}
 
 
 def _plausible(readings: Iterable[int | None], most: int) -> list[int]:
@@ -154,15 +137,12 @@ def _gaps(readings: DeviceReadings, reasons: Sequence[int]) -> Iterator[Finding]
         yield False, f"the device was sampled in part: {'; '.join(problems)}"
 
 
-# --- clocks -----------------------------------------------------------------------------------------------
-
-
 def _reasons(samples: Sequence[DeviceSample]) -> list[int]:
     """Return the bit sets, each with the cause of a slowdown instead of the slowdown."""
     found = [sample.event_reasons for sample in samples if sample.event_reasons is not None]
     # A broken sensor sets all bits at once.
-    sane = [each for each in found if each >= 0 and each & KNOWN != KNOWN]
-    return [each & ~HW_SLOWDOWN if each & _CAUSES else each for each in sane]
+    sane = [each for each in found if each >= 0 and each & nvidia.KNOWN != nvidia.KNOWN]
+    return [each & ~nvidia.HW_SLOWDOWN if each & _CAUSES else each for each in sane]
 
 
 def _share(reasons: Sequence[int], bits: int) -> float:
@@ -175,8 +155,9 @@ def _clocks(readings: DeviceReadings, reasons: Sequence[int]) -> Iterator[Findin
     A GPU at its default power limit is as it should be, however often that limit holds its clocks (H200, matrix
     products: always). Board limit and reliability bound a healthy GPU at its highest clocks.
     """
-    shares = {event.name: (_share(reasons, event.bit), event.bit) for event in EVENTS} if reasons else {}
-    if unknown := reduce(or_, reasons, 0) & ~KNOWN:
+    events = nvidia.EVENTS if reasons else ()
+    shares = {event.name: (_share(reasons, event.bit), event.bit) for event in events}
+    if unknown := reduce(or_, reasons, 0) & ~nvidia.KNOWN:
         shares[f"unknown reason {unknown:#x}"] = _share(reasons, unknown), unknown
     seen = sorted(((name, *each) for name, each in shares.items() if each[0]), key=lambda each: -each[1])
     if throttles := [name for name, _, bit in seen if bit & THROTTLES]:
@@ -187,15 +168,12 @@ def _clocks(readings: DeviceReadings, reasons: Sequence[int]) -> Iterator[Findin
         yield often, f"throttled ({' and '.join(throttles)}, {_percent(share)} of the window)"
     limit_w, default_w = readings.power_limit_w, readings.power_limit_default_w
     if limit_w and default_w and 0 < limit_w < default_w:
-        capped = _percent(_share(reasons, POWER_CAP)) if reasons else ""
+        capped = _percent(_share(reasons, nvidia.POWER_CAP)) if reasons else ""
         held = f", held clocks down in {capped} of the window" if capped else ""
         yield False, f"power limit {limit_w:.0f} W, default {default_w:.0f} W{held}"
     for name, share, bit in seen:
-        if not bit & (THROTTLES | POWER_CAP):
+        if not bit & (THROTTLES | nvidia.POWER_CAP):
             yield False, f"{name} ({_percent(share)} of the window)"
-
-
-# --- other processes --------------------------------------------------------------------------------------
 
 
 def _processes(foreign: Sequence[ForeignProcess]) -> Iterator[Finding]:
@@ -226,15 +204,12 @@ def _held(processes: Sequence[ForeignProcess]) -> str:
     return f", {gibibytes(held)}" if held > 0 else ""
 
 
-# --- the device itself ------------------------------------------------------------------------------------
-
-
 def _device(readings: DeviceReadings, reasons: Sequence[int]) -> Iterator[Finding]:
     """Judge memory errors; note a slow link, whose generation an idle GPU lowers to save power, never its width."""
     before, after = readings.ecc_uncorrected_before, readings.ecc_uncorrected_after
     if before is not None and after is not None and after > before:
         yield True, f"uncorrected memory errors during the window (+{after - before})"
-    idle = next(reversed(reasons), 0) & IDLE
+    idle = next(reversed(reasons), 0) & nvidia.IDLE
     if not idle and _falls_short(readings.pcie_generation, readings.pcie_generation_max):
         yield False, f"PCIe generation {readings.pcie_generation}, at most {readings.pcie_generation_max}"
     if _falls_short(readings.pcie_width, readings.pcie_width_max):

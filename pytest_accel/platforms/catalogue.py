@@ -1,4 +1,4 @@
-"""Platforms: the grammar of their names, the catalogue of devices, and selection by capability."""
+"""Platforms: the grammar of their names, the catalogue of devices, selection by capability, and devices as drivers report them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _UNLISTED = re.compile(rf"([a-z][a-z0-9_]*?){_COUNTS.pattern}")
 
 
 class PlatformNameError(ValueError):
-    """The text is not the name of a platform; the message says what to write instead."""
+    """There is no such platform; the message says what to write instead, and how to add one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,6 @@ class PlatformName:
 
     @property
     def devices(self) -> int:
-        """How many devices in all."""
         return self.per_node * self.nodes
 
 
@@ -57,8 +56,6 @@ def parse_name(text: str, devices: Collection[str] | None = None) -> PlatformNam
             return name
     raise PlatformNameError(f"platform {text!r}: there is no such platform.")
 
-
-# --- catalogue --------------------------------------------------------------------------------------
 
 PYPROJECT_TABLE = "tool.pytest-accel.platforms"
 PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8")
@@ -82,10 +79,6 @@ _T = TypeVar("_T", "Variant", "DeviceKind")
 
 class CatalogueError(ValueError):
     """An entry of the catalogue is wrong; the message names the place and the valid values."""
-
-
-class UnknownPlatform(ValueError):  # noqa: N818 -- shown to users, who read what happened
-    """No platform has this name; the message names similar ones and how to add one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,11 +141,10 @@ class DeviceKind:
         if self.vendor and self.vendor not in VENDORS:
             raise ValueError(f"vendor: {self.vendor!r} is not one of {', '.join(VENDORS)}.")
         for shape in self.shapes:
-            try:
-                is_count = bool(parse_name(self.key + shape, [self.key]).counts)
-            except PlatformNameError:
-                is_count = False
-            if not is_count:
+            counts = ""
+            with suppress(PlatformNameError):
+                counts = parse_name(self.key + shape, [self.key]).counts
+            if not counts:
                 raise ValueError(
                     f"shapes: {shape!r} is no count. Write counts such as x4, n2, x4n2; the bare name is always there."
                 )
@@ -178,14 +170,11 @@ class DeviceKind:
     def extended_by(self, other: DeviceKind) -> DeviceKind:
         """Return this device with what `other` adds; variants of `other` are matched first."""
         added = {variant.key for variant in other.variants}
-        return replace(
-            self,
-            title=other.title or self.title,
-            vendor=other.vendor or self.vendor,
-            architecture=other.architecture or self.architecture,
-            shapes=tuple(dict.fromkeys((*self.shapes, *other.shapes))),
-            variants=(*other.variants, *(old for old in self.variants if old.key not in added)),
-        )
+        variants = (*other.variants, *(old for old in self.variants if old.key not in added))
+        shapes = tuple(dict.fromkeys((*self.shapes, *other.shapes)))
+        texts = {name: getattr(other, name) for name in ("title", "vendor", "architecture")}
+        given = {name: text for name, text in texts.items() if text}
+        return replace(self, shapes=shapes, variants=variants, **given)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,16 +211,12 @@ class Accelerators:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalogue:
-    """Devices by name."""
-
     devices: Mapping[str, DeviceKind]
 
     def names(self) -> list[str]:
-        """Return every registered marker: devices and their shapes."""
         return [name for kind in self.devices.values() for name in kind.names()]
 
     def matching(self, needs: Accelerators) -> list[str]:
-        """Return the registered names of the platforms that meet the needs."""
         parsed = ((name, self.parse(name)) for name in self.names())
         found = [name for name, each in parsed if needs.met_by(self.devices[each.device], each)]
         if not found:  # without a marker, the benchmark would run on any device
@@ -240,18 +225,16 @@ class Catalogue:
                 for each in fields(needs)
                 if (value := getattr(needs, each.name)) != each.default
             )
-            raise UnknownPlatform(
+            raise PlatformNameError(
                 f"no platform of the catalogue has accelerators({asked}). Ask for less, or add your own in pyproject.toml: "
                 f"[{PYPROJECT_TABLE}.NAME] with memory_gb and dtypes."
             )
         return found
 
     def find(self, name: str) -> PlatformName | None:
-        """Return the platform of that name; None for any other word."""
-        try:
+        with suppress(PlatformNameError):
             return parse_name(name, self.devices)
-        except PlatformNameError:
-            return None
+        return None
 
     def parse(self, name: str) -> PlatformName:
         """Return any platform of a known device, registered or not."""
@@ -259,16 +242,15 @@ class Catalogue:
             return parse_name(name, self.devices)
         except PlatformNameError as error:
             if name == "gpu":  # not a misspelt cpu
-                raise UnknownPlatform(
+                raise PlatformNameError(
                     "there is no platform 'gpu' for any GPU: leave the marker out, or name platforms such as h200, a100."
                 ) from None
-            raise UnknownPlatform(
+            raise PlatformNameError(
                 f"{error}{did_you_mean(name, self.names())} `pytest --markers` lists every platform; add your own in"
                 f" pyproject.toml: [{PYPROJECT_TABLE}.NAME] with patterns = ['…']."
             ) from None
 
     def identify(self, device_name: str, memory_bytes: int | None) -> tuple[str, Variant] | None:
-        """Return the key and the variant of a device, from the name and memory that its driver reports."""
         for kind in self.devices.values():
             for variant in kind.variants:
                 if variant.matches(device_name, memory_bytes):
@@ -315,7 +297,6 @@ def load_catalogue(
 
 
 def user_platforms(pyproject: Path) -> Mapping[str, Any]:
-    """Return the tables below `[tool.pytest-accel.platforms]`; empty without such a file."""
     return project_table(pyproject, PYPROJECT_TABLE)
 
 
@@ -345,8 +326,6 @@ def folder_part(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
-# --- reading tables ---------------------------------------------------------------------------------
-
 VARIANT_FIELDS = tuple(each.name for each in fields(Variant))
 DEVICE_FIELDS = tuple(each.name for each in fields(DeviceKind) if each.name != "key")
 # Fields of a variant at the top of a table hold for all its variants, or make the only one.
@@ -367,7 +346,6 @@ def _parse_toml(text: str) -> Mapping[str, Any]:
 
 
 def _read_kind(key: str, entry: object, where: str) -> DeviceKind:
-    """Read a device from a TOML table at `where`."""
     table = _table(entry, where, (*DEVICE_FIELDS, *_SHARED))
     shared = {name: value for name, value in table.items() if name in _SHARED}
     listed = table.get("variants", [shared] if shared else [])
@@ -382,7 +360,6 @@ def _read_kind(key: str, entry: object, where: str) -> DeviceKind:
 
 
 def _build(cls: type[_T], table: Mapping[str, Any], where: str) -> _T:
-    """Return a value of the table's fields, each checked by its type."""
     types = {each.name: str(each.type) for each in fields(cls)}
     values = {name: _value(value, types[name], f"{where}.{name}") for name, value in table.items()}
     try:
@@ -418,3 +395,52 @@ def _table(entry: object, where: str, valid: Sequence[str]) -> Mapping[str, Any]
             hint = did_you_mean(str(name), valid)
             raise CatalogueError(f"{where}.{name}: no such field.{hint} Valid: {', '.join(valid)}.")
     return entry
+
+
+_ORDINAL = re.compile(r"[+-]?\d+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetectedDevice:
+    """One accelerator that this process may use, as its driver and the catalogue describe it."""
+
+    index: int  # as the framework counts: cuda:0 is the first visible one
+    name: str = ""
+    vendor: str = "nvidia"
+    uuid: str = ""
+    memory_bytes: int | None = None
+    key: str | None = None  # of the catalogue; None for an unknown device
+    variant: Variant | None = None
+
+
+def select_visible(spec: str | None, uuids: Sequence[str]) -> list[int]:
+    """Return the indices of the devices that a *_VISIBLE_DEVICES variable selects, in its order.
+
+    The rules of the CUDA programming guide and of torch.cuda: unset selects all; entries are ordinals
+    (text after the digits is ignored, as by strtol) or beginnings of UUIDs that fit exactly one device;
+    the first invalid entry ends the list; a device that is named twice empties it.
+    """
+    if spec is None:
+        return list(range(len(uuids)))
+    chosen: list[int] = []
+    for entry in spec.split(","):
+        index = _visible_index(entry.strip(), uuids)
+        if index is None:
+            break
+        if index in chosen:
+            return []
+        chosen.append(index)
+    return chosen
+
+
+def uses_ordinals(spec: str | None) -> bool:
+    return spec is not None and _ORDINAL.match(spec.strip()) is not None
+
+
+def _visible_index(entry: str, uuids: Sequence[str]) -> int | None:
+    if entry.startswith("GPU-"):
+        fitting = [index for index, uuid in enumerate(uuids) if uuid.startswith(entry)]
+        return fitting[0] if len(fitting) == 1 else None
+    match = _ORDINAL.match(entry)
+    ordinal = int(match[0]) if match else -1
+    return ordinal if 0 <= ordinal < len(uuids) else None

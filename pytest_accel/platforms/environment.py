@@ -13,47 +13,24 @@ from contextlib import suppress
 from importlib import metadata
 from typing import TypeAlias
 
-from pytest_accel.platforms.devices import DetectedDevice
+from pytest_accel.platforms.catalogue import DetectedDevice
 from pytest_accel.platforms.host import HostFiles, allowed_cpus, cpu_quota, format_list
 from pytest_accel.platforms.machine import find_cpu
 from pytest_accel.platforms.nvidia import opened
-from pytest_accel.stats.environment import (
-    FACT_SET,
-    FACTS,
-    REDACTED,
-    VARIABLE_PREFIX,
-    Environment,
-    looks_secret,
-    safe_variables,
-)
+from pytest_accel.stats import environment
 
 Facts: TypeAlias = dict[str, str]
 
 # Distribution: field. Nightly and NVIDIA's builds of torch have Triton under other names.
-_PACKAGES: Mapping[str, str] = {
-    "torch": "torch",
-    "torchvision": "torchvision",
-    "timm": "timm",
-    "pytorch-triton-rocm": "triton",
-    "pytorch-triton": "triton",
-    "triton": "triton",
-    "numpy": "numpy",
-    "transformers": "transformers",
-    "transformer-engine": "transformer_engine",
-    "flash-attn": "flash_attn",
-    "torchao": "torchao",
-    "vllm": "vllm",
-    "pytest-accel": "pytest_accel",
-}
+_PACKAGES = ("torch", "torchvision", "timm", "numpy", "transformers", "torchao", "vllm")
+_FIELDS = {name: name for name in _PACKAGES}
+_FIELDS |= {name: name.replace("-", "_") for name in ("transformer-engine", "flash-attn", "pytest-accel")}
+_FIELDS |= dict.fromkeys(("pytorch-triton-rocm", "pytorch-triton", "triton"), "triton")
 _ON_OFF: Mapping[object, str] = {0: "off", 1: "on"}
 
 # The name that an image was built with, which neither Docker nor Kubernetes passes into it; deploy/containers writes it.
 IMAGE_PATH = "etc/pytest-accel-image.json"  # below the root
-IMAGE_FIELDS: Mapping[str, str] = {
-    "name": "image_name",  # registry.example/bench/pytest-accel:0.1.0
-    "revision": "image_revision",  # of its sources
-    "base": "image_base",
-}
+IMAGE_FIELDS = ("name", "revision", "base")  # registry.example/bench/pytest-accel:0.1.0, of its sources
 _MOST_CHARACTERS = 10_000
 # Commits and digests are shortened: a long hexadecimal word would be taken for a credential.
 _LONG_HEX = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28,}\b")
@@ -67,15 +44,22 @@ def read_environment(
     cpu_model: str | None = None,
     files: HostFiles | None = None,
     environ: Mapping[str, str] | None = None,
-) -> Environment:
+) -> environment.Environment:
     """Return the environment of a run on a device; on the CPU without one."""
     files = files or HostFiles()
     environ = os.environ if environ is None else environ
     model = cpu_model or find_cpu(cpuinfo=files.root / "proc/cpuinfo").name
     context = (
-        {FACTS: FACT_SET} | _software() | container(files, environ) | _cpu_context(files) | _torch_settings()
+        {environment.FACTS: environment.FACT_SET}
+        | _software()
+        | container(files, environ)
+        | _cpu_context(files)
+        | _torch_settings()
     )
-    context |= {VARIABLE_PREFIX + name: value for name, value in safe_variables(environ).items()}
+    context |= {
+        environment.VARIABLE_PREFIX + name: value
+        for name, value in environment.safe_variables(environ).items()
+    }
     if hardware is None:
         torch = sys.modules.get("torch")
         if threads is None and torch is not None:
@@ -87,21 +71,24 @@ def read_environment(
     else:
         identity, device_context = _device(hardware)
         identity["device_count"] = str(device_count)
-        context |= {**_torch_libraries(), **_network(files), **device_context, "host_cpu_model": model}
-    return Environment(identity=_present(identity), context=_present(context))
+        cards = "sys/class/infiniband"  # of RoCE adapters too
+        firmware = {files.text(f"{cards}/{card}/fw_ver") for card in files.names(cards)} - {""}
+        context |= {**_torch_libraries(), **device_context, "host_cpu_model": model}
+        context |= {
+            "nic_firmware": ", ".join(sorted(firmware)),
+            "ofed": files.text("sys/module/mlx5_core/version"),
+        }
+    return environment.Environment(identity=_present(identity), context=_present(context))
 
 
 def _present(facts: Mapping[str, str]) -> Facts:
     return {name: value for name, value in sorted(facts.items()) if value}
 
 
-# --- software and host ------------------------------------------------------------------------------
-
-
 def _software() -> Facts:
     """Return versions from installed metadata: importing torchvision for its version takes seconds."""
     facts = {"python": platform.python_version(), "kernel": platform.release()}
-    for package, name in _PACKAGES.items():
+    for package, name in _FIELDS.items():
         with suppress(metadata.PackageNotFoundError):
             facts[name] = metadata.version(package) or ""  # None for damaged metadata
     with suppress(AttributeError, OSError, ValueError):  # musl and macOS have no such name
@@ -181,13 +168,6 @@ def compiled_counts() -> dict[str, float]:
     }
 
 
-def _network(files: HostFiles) -> Facts:
-    """Return firmware and driver of InfiniBand and RoCE adapters."""
-    cards = "sys/class/infiniband"
-    firmware = {files.text(f"{cards}/{card}/fw_ver") for card in files.names(cards)} - {""}
-    return {"nic_firmware": ", ".join(sorted(firmware)), "ofed": files.text("sys/module/mlx5_core/version")}
-
-
 def cudnn_version(number: int) -> str:
     """Format cuDNN's number: 91002 is 9.10.2; before version 9, 8902 was 8.9.2."""
     if number <= 0:
@@ -209,9 +189,6 @@ def _cpu_context(files: HostFiles) -> Facts:
     }
 
 
-# --- container --------------------------------------------------------------------------------------
-
-
 def container(files: HostFiles, environ: Mapping[str, str]) -> Facts:
     """Return runtime, name and image of the container; where several sources have a field, the last one counts.
 
@@ -231,7 +208,10 @@ def container(files: HostFiles, environ: Mapping[str, str]) -> Facts:
         if image := environ.get(f"{product}_CONTAINER"):
             facts |= _container_facts(product.lower(), image, environ.get(f"{product}_NAME"))
     facts |= _image_facts(files.text(IMAGE_PATH))
-    return {name: REDACTED if looks_secret(value) else value for name, value in _present(facts).items()}
+    return {
+        name: environment.REDACTED if environment.looks_secret(value) else value
+        for name, value in _present(facts).items()
+    }
 
 
 def _container_facts(runtime: str | None, image: str | None, name: str | None) -> Facts:
@@ -248,13 +228,10 @@ def _image_facts(text: str) -> Facts:
     if not isinstance(table, dict):
         return {}
     return {
-        fact: _LONG_HEX.sub(r"\1", table[name].strip())
-        for name, fact in IMAGE_FIELDS.items()
+        f"image_{name}": _LONG_HEX.sub(r"\1", table[name].strip())
+        for name in IMAGE_FIELDS
         if isinstance(table.get(name), str)
     }
-
-
-# --- the device -------------------------------------------------------------------------------------
 
 
 def _device(hardware: DetectedDevice) -> tuple[Facts, Facts]:

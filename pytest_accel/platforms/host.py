@@ -26,7 +26,6 @@ class HostFiles:
         return self.text(path).splitlines()
 
     def names(self, path: str) -> list[str]:
-        """Return the sorted entries of a folder; none if there is no such folder."""
         return folder_names(self.root / path)
 
     def exists(self, path: str) -> bool:
@@ -64,42 +63,29 @@ def number_fields(lines: list[str]) -> dict[str, int]:
     return {name: number for name, number in found if number is not None}
 
 
-# --- control groups -----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryLimit:
-    """A memory limit, and the use without reclaimable cache."""
-
-    limit_bytes: int
-    used_bytes: int
-
-
 def cpu_quota(files: HostFiles) -> float | None:
-    """Return the CPU time limit in CPUs, the smallest of all groups above this process; None without one."""
     found = []
     for folder in _group_folders(files):
         numbers = [whole_number(word) or 0 for word in files.text(f"{folder}/cpu.max").split()]
         if len(numbers) == 2 and all(numbers):  # "150000 100000"; "max 100000" is no limit
             found.append(numbers[0] / numbers[1])
     for folder in _group_folders(files, "cpu"):
-        quota, period = (
-            whole_number(files.text(f"{folder}/cpu.cfs_{name}_us")) or 0 for name in ("quota", "period")
-        )
+        texts = (files.text(f"{folder}/cpu.cfs_{name}_us") for name in ("quota", "period"))
+        quota, period = (whole_number(text) or 0 for text in texts)
         if quota and period:  # "-1" is no limit
             found.append(quota / period)
     return min(found, default=None)
 
 
-def memory_limit(files: HostFiles) -> MemoryLimit | None:
-    """Return the smallest memory limit of all groups above this process; None without one."""
+def memory_limit(files: HostFiles) -> tuple[int, int] | None:
+    """Return the smallest limit of all groups above this process and their use without reclaimable cache, in bytes."""
     found = []
     for folder in _group_folders(files):
         if limit := whole_number(files.text(f"{folder}/memory.max")):  # "max" is no limit
             used = whole_number(files.text(f"{folder}/memory.current")) or 0
             cache = number_fields(files.lines(f"{folder}/memory.stat")).get("inactive_file", 0)
-            found.append(MemoryLimit(limit_bytes=limit, used_bytes=max(0, used - cache)))
-    return min(found, key=lambda each: each.limit_bytes, default=None)
+            found.append((limit, max(0, used - cache)))
+    return min(found, default=None)
 
 
 def _group_folders(files: HostFiles, controller: str = "") -> Iterator[str]:
@@ -115,8 +101,6 @@ def _group_folders(files: HostFiles, controller: str = "") -> Iterator[str]:
             for each in [PurePosixPath("/")] if outside else [group, *group.parents]:
                 yield f"sys/fs/cgroup{f'/{controllers}' if controller else ''}{each}".rstrip("/")
 
-
-# --- NUMA nodes, cores, and the CPUs near a device --------------------------------------------------
 
 SYS = Path("/sys")
 
@@ -147,7 +131,6 @@ class DeviceAffinity:
 
 
 def topology(sys: Path = SYS) -> Topology:
-    """Return this host's nodes and cores from sysfs; empty if it shows none."""
     nodes = (
         parse_list(read_file(path / "cpulist")[0]) for path in _numbered(sys / "devices/system/node", "node")
     )
@@ -225,12 +208,8 @@ def kfd_affinity(uuid: str, sys: Path) -> DeviceAffinity | None:
 
 
 def _numbered(directory: Path, prefix: str) -> list[Path]:
-    """Return the entries named prefix and number, ordered by number."""
     numbers = (name.removeprefix(prefix) for name in folder_names(directory) if name.startswith(prefix))
     return [directory / f"{prefix}{number}" for number in sorted(int(n) for n in numbers if n.isdigit())]
-
-
-# --- load -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,7 +249,6 @@ def read_load(files: HostFiles | None = None) -> Load:
 
 
 def load_metrics(before: Load, after: Load, steps: int) -> dict[str, float]:
-    """Return the metrics of so many steps between two readings."""
     process_s, wall_s = after.process_s - before.process_s, after.at_s - before.at_s
     found = {"host_cpu_s_per_step": process_s / steps}
     waits_s = [now - before.waits_s.get(thread, 0.0) for thread, now in after.waits_s.items()]
@@ -297,9 +275,8 @@ def _children_s(files: HostFiles) -> float:
         pid = left.pop()
         seen.add(pid)
         times = list(map(whole_number, files.text(f"proc/{pid}/stat").rpartition(")")[2].split()[11:15]))
-        ticks += sum(
-            each or 0 for each in times[2 if pid == "self" else 0 :]
-        )  # user, system, those of ended children
+        # User, system, those of ended children.
+        ticks += sum(each or 0 for each in times[2 if pid == "self" else 0 :])
         for thread in files.names(f"proc/{pid}/task"):
             left += {*files.text(f"proc/{pid}/task/{thread}/children").split()} - seen
     return ticks / os.sysconf("SC_CLK_TCK")

@@ -1,5 +1,4 @@
-"""This machine: its processor and accelerators, detected once a process, the platforms that it satisfies, and
-the CPUs nearest to each device."""
+"""This machine: its processor and accelerators, the platforms that it satisfies, and the CPUs nearest to each device."""
 
 from __future__ import annotations
 
@@ -11,15 +10,17 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from pytest_accel.platforms.catalogue import Catalogue, PlatformName, folder_part, load_catalogue
-from pytest_accel.platforms.devices import DetectedDevice
-from pytest_accel.platforms.host import SYS, DeviceAffinity, kfd_affinity, pci_affinity, read_file
+from pytest_accel.platforms import host, nvidia
+from pytest_accel.platforms.catalogue import (
+    Catalogue,
+    DetectedDevice,
+    PlatformName,
+    folder_part,
+    load_catalogue,
+    select_visible,
+)
 from pytest_accel.stats.quantities import counted
-
-if TYPE_CHECKING:
-    from pytest_accel.platforms.nvidia import Nvml
 
 CPUINFO = Path("/proc/cpuinfo")
 SOC_ID = Path("/sys/devices/soc0/soc_id")
@@ -44,8 +45,6 @@ _MOST_NEEDS = 4  # platforms that the reason of a skip names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cpu:
-    """The processor: its model, and the number of cores that this process may run on."""
-
     name: str
     model: str  # distinguishes models of one name: family-model on x86, implementer-part on Arm
     slug: str  # for a directory's name
@@ -62,7 +61,6 @@ class Machine:
     problems: tuple[str, ...] = ()
 
     def devices_for(self, platform: PlatformName) -> tuple[DetectedDevice, ...]:
-        """Return the first devices of this node that the platform uses; none for `cpu`."""
         fitting = [device for device in self.devices if device.key == platform.device]
         return tuple(fitting[: platform.per_node])
 
@@ -70,7 +68,6 @@ class Machine:
         return self.nodes >= platform.nodes and self._available(platform.device) >= platform.per_node
 
     def satisfied(self, catalogue: Catalogue) -> list[str]:
-        """Return the markers that this machine can run."""
         return [name for name in catalogue.names() if self.satisfies(catalogue.parse(name))]
 
     def missing(
@@ -100,7 +97,6 @@ class Machine:
         return f"needs {' or '.join(needs)}; {has}"
 
     def summary(self) -> str:
-        """Return the devices in words: `4 x NVIDIA A100-SXM4-40GB`, or that there is none and why."""
         if self.devices:
             counts = Counter(device.name for device in self.devices)
             return ", ".join(f"{count} x {name}" for name, count in counts.items())
@@ -124,14 +120,12 @@ class Machine:
 
 
 def detect(catalogue: Catalogue | None = None) -> Machine:
-    """Return the hardware that this process can use, identified by the catalogue (default: the built-in one)."""
     machine = probe()
     catalogue = catalogue or load_catalogue()
     return replace(machine, devices=tuple(identified(device, catalogue) for device in machine.devices))
 
 
 def identified(device: DetectedDevice, catalogue: Catalogue) -> DetectedDevice:
-    """Return the device with its key and variant."""
     key, variant = catalogue.identify(device.name, device.memory_bytes) or (None, None)
     return replace(device, key=key, variant=variant)
 
@@ -139,22 +133,16 @@ def identified(device: DetectedDevice, catalogue: Catalogue) -> DetectedDevice:
 @cache
 def probe() -> Machine:
     """Query the drivers, once a process; `probe.cache_clear()` forgets their answers."""
-    from pytest_accel.platforms import amd, nvidia
-
     devices: list[DetectedDevice] = []
     problems: list[str] = []
-    for found, trouble in (nvidia.find(), amd.find(), find_ipus()):
+    for found, trouble in (nvidia.find(), find_amd(), find_ipus()):
         devices += found
         problems += trouble
     return Machine(cpu=find_cpu(), devices=tuple(devices), problems=tuple(problems))
 
 
-# --- the processor ----------------------------------------------------------------------------------
-
-
 def find_cpu(*, cpuinfo: Path = CPUINFO, soc_id: Path = SOC_ID) -> Cpu:
-    """Return the processor that this process runs on."""
-    return describe_cpu(read_file(cpuinfo)[0], len(os.sched_getaffinity(0)), read_file(soc_id)[0])
+    return describe_cpu(host.read_file(cpuinfo)[0], len(os.sched_getaffinity(0)), host.read_file(soc_id)[0])
 
 
 def describe_cpu(cpuinfo: str, cores: int, soc_id: str = "") -> Cpu:
@@ -193,7 +181,63 @@ def _need(platform: PlatformName, catalogue: Catalogue) -> str:
     return each if platform.nodes == 1 else f"{platform.nodes} nodes of {each}"
 
 
-# --- Graphcore IPUs ---------------------------------------------------------------------------------
+# PCI device ids (amdgpu.ids of libdrm), for cards without a product name.
+_AMD_NAMES = {
+    0x7408: "AMD Instinct MI250X",
+    0x740C: "AMD Instinct MI250X / MI250",
+    0x740F: "AMD Instinct MI210",
+    0x74A0: "AMD Instinct MI300A",
+    0x74A1: "AMD Instinct MI300X",
+    0x74A5: "AMD Instinct MI325X",
+    0x74A9: "AMD Instinct MI300X HF",
+    0x74B5: "AMD Instinct MI300X VF",
+}
+# Heaps of a memory bank that belong to the device: frame buffer, visible to the host or not (kfd_sysfs.h).
+_FRAME_BUFFER_HEAPS = (1, 2)
+# MI250 and MI250X share an id and, by the version of ROCm, a name; their GCDs' compute units differ (AMD's data sheets).
+_MI250_BY_UNITS = {110: "AMD Instinct MI250X", 104: "AMD Instinct MI250"}
+
+
+def find_amd(
+    environ: Mapping[str, str] = os.environ, *, sys: Path = host.SYS
+) -> tuple[list[DetectedDevice], list[str]]:
+    gpus = _list_amd(sys)
+    devices = visible_devices(gpus, environ)
+    if gpus and not devices:
+        named = f"{len(gpus)} x {gpus[0].name}"
+        return [], [f"ROCR_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES leaves none of {named}"]
+    return devices, []
+
+
+def visible_devices(gpus: Sequence[DetectedDevice], environ: Mapping[str, str]) -> list[DetectedDevice]:
+    """Apply ROCR_VISIBLE_DEVICES, then HIP_VISIBLE_DEVICES (CUDA_VISIBLE_DEVICES if unset) to the rest."""
+    devices = list(gpus)
+    hip = environ.get("HIP_VISIBLE_DEVICES", environ.get("CUDA_VISIBLE_DEVICES"))
+    for spec in (environ.get("ROCR_VISIBLE_DEVICES"), hip):
+        devices = [devices[index] for index in select_visible(spec, [each.uuid for each in devices])]
+    return [replace(device, index=index) for index, device in enumerate(devices)]
+
+
+def _list_amd(sys: Path) -> list[DetectedDevice]:
+    """Return all GPUs in the order of their nodes, which is the runtime's; a GCD where a card has two."""
+    gpus: list[DetectedDevice] = []
+    for node, properties in host.kfd_nodes(sys):
+        if not properties.get("simd_count"):  # a CPU
+            continue
+        product = sys / f"class/drm/renderD{properties.get('drm_render_minor', 0)}/device/product_name"
+        device_id = properties.get("device_id", 0)
+        name = host.read_file(product)[0] or _AMD_NAMES.get(device_id, f"AMD device {device_id:#06x}")
+        if "MI250" in name.upper():
+            units = properties["simd_count"] // (properties.get("simd_per_cu") or 4)
+            name = _MI250_BY_UNITS.get(units, name)
+        banks = [host.kfd_properties(path) for path in node.glob("mem_banks/*/properties")]
+        sizes = [
+            bank.get("size_in_bytes", 0) for bank in banks if bank.get("heap_type") in _FRAME_BUFFER_HEAPS
+        ]
+        uuid, memory = f"GPU-{properties.get('unique_id', 0):016x}", sum(sizes) or None
+        gpus.append(DetectedDevice(index=len(gpus), name=name, vendor="amd", uuid=uuid, memory_bytes=memory))
+    return gpus
+
 
 # "ipu architecture"; Bow is the same design with a higher clock.
 _IPUS = {"ipu2": "GC200", "ipu21": "Bow"}
@@ -223,16 +267,12 @@ def find_ipus() -> tuple[list[DetectedDevice], list[str]]:
 
 
 def ipu_devices(listed: Iterable[Mapping[str, str]]) -> list[DetectedDevice]:
-    """Return devices from gcipuinfo's attributes, which are all strings."""
-    return [
-        DetectedDevice(
-            index=index,
-            name=f"Graphcore {_IPUS.get(ipu.get('ipu architecture', ''), ipu.get('board type', 'IPU'))}",
-            vendor="graphcore",
-            uuid=ipu_uuid(ipu, index),
-        )
-        for index, ipu in enumerate(listed)
-    ]
+    devices = []
+    for index, ipu in enumerate(listed):
+        name = f"Graphcore {_IPUS.get(ipu.get('ipu architecture', ''), ipu.get('board type', 'IPU'))}"
+        uuid = ipu_uuid(ipu, index)
+        devices.append(DetectedDevice(index=index, name=name, vendor="graphcore", uuid=uuid))
+    return devices
 
 
 def ipu_uuid(ipu: Mapping[str, str], index: int) -> str:
@@ -240,32 +280,24 @@ def ipu_uuid(ipu: Mapping[str, str], index: int) -> str:
     return f"{ipu.get('board serial number', '')}/{ipu.get('board ipu index', index)}"
 
 
-# --- CPUs near to devices ---------------------------------------------------------------------------
-
-
-def device_affinities(uuids: Sequence[str | None], *, sys: Path = SYS) -> list[DeviceAffinity | None]:
+def device_affinities(
+    uuids: Sequence[str | None], *, sys: Path = host.SYS
+) -> list[host.DeviceAffinity | None]:
     """Return the affinity of each device; None for None, which is a rank without a device."""
     if not any(uuids):
-        return [None if uuid is None else DeviceAffinity(problem="its device has no UUID") for uuid in uuids]
-    from pytest_accel.platforms.nvidia import opened
-
-    with opened() as nvml:
         return [
-            uuid
-            if uuid is None
-            else _from_nvml(nvml, uuid, sys)
-            or kfd_affinity(uuid, sys)
-            or DeviceAffinity(problem=f"no driver knows {uuid or 'a device without UUID'}")
-            for uuid in uuids
+            None if uuid is None else host.DeviceAffinity(problem="its device has no UUID") for uuid in uuids
         ]
+    with nvidia.opened() as nvml:
+        return [None if uuid is None else _affinity(nvml, uuid, sys) for uuid in uuids]
 
 
-def _from_nvml(nvml: Nvml, uuid: str, sys: Path) -> DeviceAffinity | None:
-    """Return None for a device that NVML does not know."""
+def _affinity(nvml: nvidia.Nvml, uuid: str, sys: Path) -> host.DeviceAffinity:
     handle = nvml.handle(uuid)
     if handle is None:
-        return None
+        unknown = host.DeviceAffinity(problem=f"no driver knows {uuid or 'a device without UUID'}")
+        return host.kfd_affinity(uuid, sys) or unknown
     info, problem = nvml.attempt("nvmlDeviceGetPciInfo", handle)
     if info is None:
-        return DeviceAffinity(problem=f"NVML does not report the bus of {uuid}: {problem}")
-    return pci_affinity(str(info.busId), sys)
+        return host.DeviceAffinity(problem=f"NVML does not report the bus of {uuid}: {problem}")
+    return host.pci_affinity(str(info.busId), sys)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pytest_accel.platforms.devices import DetectedDevice, select_visible, uses_ordinals
+from pytest_accel.platforms.catalogue import DetectedDevice, select_visible, uses_ordinals
 
 # NVML's return codes (nvml.h), where its own words are unclear.
 REASONS = {
@@ -33,8 +33,6 @@ RELIABILITY = 0x400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockEvent:
-    """A reason for reduced clocks: one bit of NVML's mask."""
-
     bit: int
     name: str  # short, beside a share
     words: str  # in a sentence
@@ -60,10 +58,7 @@ HELD_BELOW = 0.95  # of the highest clock
 
 
 def is_held(clocks_mhz: Sequence[int], reasons: Sequence[int], most_mhz: int | None) -> bool:
-    """Return whether clocks stay in one place well below the highest, without a reason: locked (`nvidia-smi -lgc`) or capped.
-
-    NVML has no question for a lock, and no reason of its own for it.
-    """
+    """Return whether clocks stay in one place well below the highest, without a reason: locked (`nvidia-smi -lgc`) or capped."""
     others = any(each & ~(IDLE | APPLICATION_CLOCKS) for each in reasons)
     is_steady = max(clocks_mhz) - min(clocks_mhz) <= CLOCK_STEP_MHZ
     return bool(most_mhz) and not others and is_steady and max(clocks_mhz) < HELD_BELOW * (most_mhz or 0)
@@ -85,7 +80,6 @@ class Nvml:
         return self.attempt(function, *arguments)[0]
 
     def attempt(self, function: str, *arguments: object) -> tuple[Any, str]:
-        """Return the answer, and why there is none."""
         if self.problem:
             return None, self.problem
         try:
@@ -94,14 +88,12 @@ class Nvml:
             return None, reason(error)
 
     def demand(self, function: str, *arguments: object) -> Any:  # noqa: ANN401 -- each function has its own type
-        """Return the answer, or raise `Refused`."""
         answer, problem = self.attempt(function, *arguments)
         if problem:
             raise Refused(problem)
         return answer
 
     def text(self, function: str, *arguments: object) -> str:
-        """Return the answer as text; empty if there is none."""
         answer = self.ask(function, *arguments)
         return "" if answer is None else str(answer)
 
@@ -117,6 +109,28 @@ class Nvml:
         """Return the newest CUDA that the driver runs."""
         number = self.ask("nvmlSystemGetCudaDriverVersion_v2") or 0  # 12040 is 12.4
         return (number // 1000, number % 1000 // 10) if number else None
+
+
+class NvmlGpu:
+    """NVML's answers about one GPU; none without a handle."""
+
+    def __init__(self, nvml: Nvml, handle: object | None) -> None:
+        self.nvml, self.handle = nvml, handle
+
+    def get(self, name: str, *constants: str) -> Any:  # noqa: ANN401 -- each function has its own type
+        """Return the answer of nvmlDeviceGet<name>, given constants of these names; None if there is none."""
+        if self.handle is None:
+            return None
+        return self.nvml.ask(f"nvmlDeviceGet{name}", self.handle, *map(self.nvml.constant, constants))
+
+    def power_limit_mw(self) -> int | None:
+        """Return the lower limit: a node or a Grace Hopper module may enforce less than was set."""
+        limits_mw = self.get("PowerManagementLimit"), self.get("EnforcedPowerLimit")
+        return min(filter(None, limits_mw), default=None)
+
+    def uncorrected_errors(self, counter: str = "NVML_VOLATILE_ECC") -> int | None:
+        errors: int | None = self.get("TotalEccErrors", "NVML_MEMORY_ERROR_TYPE_UNCORRECTED", counter)
+        return errors
 
 
 @contextmanager
@@ -148,22 +162,16 @@ def close(nvml: Nvml) -> None:
 
 
 def reason(error: Exception) -> str:
-    """Return why NVML refused, in words."""
     known = REASONS.get(getattr(error, "value", 0))
     return known or str(error).lower() or type(error).__name__
 
 
 def short_uuid(uuid: str) -> str:
     """Return the first part of a UUID, `GPU-8f3aab12`, which is unique on a node."""
-    kind, dash, rest = uuid.partition("-")
-    return f"{kind}{dash}{rest.partition('-')[0]}"
-
-
-# --- visible devices --------------------------------------------------------------------------------
+    return "-".join(uuid.split("-")[:2])
 
 
 def find(environ: Mapping[str, str] = os.environ) -> tuple[list[DetectedDevice], list[str]]:
-    """Return the visible devices in CUDA's order, and problems."""
     gpus: list[DetectedDevice] = []
     sliced: list[str] = []  # UUIDs of GPUs in MIG mode
     problems: list[str] = []
@@ -174,12 +182,15 @@ def find(environ: Mapping[str, str] = os.environ) -> tuple[list[DetectedDevice],
         for index in range(count):
             try:
                 handle = nvml.demand("nvmlDeviceGetHandleByIndex", index)
-                gpus.append(_described(nvml, handle, index))
+                name, uuid = (str(nvml.demand(f"nvmlDeviceGet{what}", handle)) for what in ("Name", "UUID"))
             except Refused as refused:  # one lost GPU must not hide the others
                 problems.append(f"NVML: GPU {index}: {refused}")
                 continue
+            memory = nvml.ask("nvmlDeviceGetMemoryInfo", handle)
+            size = None if memory is None else int(memory.total)
+            gpus.append(DetectedDevice(index=index, name=name, uuid=uuid, memory_bytes=size))
             mode = nvml.ask("nvmlDeviceGetMigMode", handle)  # without MIG: "not supported"
-            sliced += [gpus[-1].uuid] if mode and mode[0] else []
+            sliced += [uuid] if mode and mode[0] else []
     chosen = select_visible(environ.get("CUDA_VISIBLE_DEVICES"), [gpu.uuid for gpu in gpus])
     devices = [replace(gpus[each], index=index) for index, each in enumerate(chosen)]
     in_mig_mode = [device.index for device in devices if device.uuid in sliced]
@@ -188,16 +199,6 @@ def find(environ: Mapping[str, str] = os.environ) -> tuple[list[DetectedDevice],
         remedy = "hide it (CUDA_VISIBLE_DEVICES), or switch MIG off (`nvidia-smi -mig 0`)"
         return [], [*problems, f"GPU {which} is in MIG mode, and CUDA then finds no other GPU: {remedy}"]
     return devices, problems + _notes(gpus, devices, environ)
-
-
-def _described(nvml: Nvml, handle: object, index: int) -> DetectedDevice:
-    memory = nvml.ask("nvmlDeviceGetMemoryInfo", handle)
-    return DetectedDevice(
-        index=index,
-        name=str(nvml.demand("nvmlDeviceGetName", handle)),
-        uuid=str(nvml.demand("nvmlDeviceGetUUID", handle)),
-        memory_bytes=None if memory is None else int(memory.total),
-    )
 
 
 def _notes(

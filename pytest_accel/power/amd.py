@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pytest_accel.power.source import DeviceSource, PowerDevice, PowerNode, checked_w, words
+from pytest_accel.platforms.catalogue import DetectedDevice
+from pytest_accel.power.source import DeviceSource, PowerNode, checked_w, words
 
 VENDOR = "amd"
 NOT_INSTALLED = "the package amdsmi is not installed; it comes with ROCm (/opt/rocm/share/amd_smi)"
@@ -52,7 +53,7 @@ def close_amdsmi(smi: Any) -> str:  # noqa: ANN401 -- the package has no types
 class AmdSource(DeviceSource):
     """The GPUs with these UUIDs, which hold their serial numbers; each counter once."""
 
-    def __init__(self, devices: Sequence[PowerDevice]) -> None:
+    def __init__(self, devices: Sequence[DetectedDevice]) -> None:
         super().__init__("amdsmi")
         self._smi, listed, problem = open_amdsmi()
         try:
@@ -69,7 +70,7 @@ class AmdSource(DeviceSource):
         if smi is not None and (problem := close_amdsmi(smi)):
             self.add_problem("", "close", problem)
 
-    def _open(self, devices: Sequence[PowerDevice], listed: Sequence[object]) -> None:
+    def _open(self, devices: Sequence[DetectedDevice], listed: Sequence[object]) -> None:
         serials = [
             serial_number(self._smi.amdsmi_get_gpu_asic_info(each).get("asic_serial")) for each in listed
         ]
@@ -78,7 +79,7 @@ class AmdSource(DeviceSource):
         # A second die whose first is measured too is counted with it.
         hidden = {serials[place] for place in seconds if serials[place - 1] in wanted}
 
-        def find(device: PowerDevice) -> object:
+        def find(device: DetectedDevice) -> object:
             serial = serial_number(device.uuid)
             if serial is None or serial not in serials:
                 raise LookupError(f"amdsmi does not know this device ({device.uuid or 'no UUID'})")

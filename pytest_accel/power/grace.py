@@ -44,18 +44,10 @@ class GraceSource(BaseSource):
             if named := _NAMED.fullmatch(read_file(folder / "power1_oem_info")[0]):
                 found.setdefault((named[1].lower(), named[2]), folder / "power1_average")
         self._paths = {kind + socket: path for (kind, socket), path in sorted(found.items())}
-        self.rails = tuple(
-            Rail(
-                name=kind + socket,
-                scope="node",
-                kind=kind,
-                # The smallest present rail of its socket that includes it.
-                within=next(
-                    (holder + socket for holder in _HOLDERS[kind] if holder + socket in self._paths), ""
-                ),
-            )
-            for kind, socket in sorted(found)
-        )
+        for kind, socket in sorted(found):
+            holders = (holder + socket for holder in _HOLDERS[kind])
+            within = next((each for each in holders if each in self._paths), "")
+            self.rails += (Rail(name=kind + socket, scope="node", kind=kind, within=within),)
         if not found:
             why = "the kernel's acpi_power_meter; a container may hide it"
             self.add_problem("", "", f"/{HWMON} has no power meter of Grace ({why})")

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pytest_accel.platforms.catalogue import DetectedDevice
 from pytest_accel.platforms.machine import ipu_uuid
-from pytest_accel.power.source import DeviceSource, PowerDevice, PowerNode, checked_w, words
+from pytest_accel.power.source import DeviceSource, PowerNode, checked_w, words
 
 VENDOR = "graphcore"
 NOT_INSTALLED = "gcipuinfo is not installed; it comes with the Poplar SDK"
@@ -24,7 +25,7 @@ class GraphcoreSource(DeviceSource):
 
     kind = "ipu"
 
-    def __init__(self, devices: Sequence[PowerDevice]) -> None:
+    def __init__(self, devices: Sequence[DetectedDevice]) -> None:
         super().__init__("gcipuinfo")
         self._info: Any = None
         try:
@@ -40,7 +41,7 @@ class GraphcoreSource(DeviceSource):
             self.add_problem("", "", f"the IPUs cannot be listed ({words(error)})")
             return
 
-        def find(device: PowerDevice) -> int:
+        def find(device: DetectedDevice) -> int:
             if device.uuid not in listed:
                 raise LookupError(f"gcipuinfo does not know this device ({device.uuid})")
             return listed.index(device.uuid)

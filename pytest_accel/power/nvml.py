@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pytest_accel.platforms.catalogue import DetectedDevice
 from pytest_accel.platforms.nvidia import close, open_nvml
-from pytest_accel.power.source import DeviceSource, PowerDevice, PowerNode, checked_w
+from pytest_accel.power.source import DeviceSource, PowerNode, checked_w
 
 VENDOR = "nvidia"
 # Field and scope of nvml.h, for versions of nvidia-ml-py that do not name them.
@@ -27,7 +28,7 @@ def open_source(node: PowerNode) -> NvmlSource:
 class NvmlSource(DeviceSource):
     """The GPUs with these UUIDs, each once: NVML's indices ignore CUDA_VISIBLE_DEVICES."""
 
-    def __init__(self, devices: Sequence[PowerDevice]) -> None:
+    def __init__(self, devices: Sequence[DetectedDevice]) -> None:
         super().__init__("NVML")
         self._nvml = open_nvml()
         if self._nvml.problem:
@@ -39,7 +40,7 @@ class NvmlSource(DeviceSource):
         self.handles = {}
         close(self._nvml)
 
-    def _find(self, device: PowerDevice) -> object:
+    def _find(self, device: DetectedDevice) -> object:
         handle = self._nvml.handle(device.uuid)
         if handle is None:
             raise LookupError(f"NVML does not know this device ({device.uuid or 'no UUID'})")

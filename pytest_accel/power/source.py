@@ -1,15 +1,8 @@
 """Power sources: protocol, the base of the built-in ones, and readings of the kernel's sensor files.
 
 A source is one file of this folder with a function `open_source(node) -> PowerSource | None`, and a `VENDOR` if it
-reads devices of one vendor. A project adds its own through the hook `pytest_accel_power_sources`::
-
-    class Meter:                      # no base class: an object with these names is a source
-        name = "my meter"
-        problem = ""
-        rails = (Rail(name="socket", scope="node"),)
-        def joules(self): return {"socket": 1234.5}
-        def watts(self): return {"socket": 310.0}
-        def close(self): ...
+reads devices of one vendor. A project adds its own through the hook `pytest_accel_power_sources`,
+whose documentation has an example.
 """
 
 from __future__ import annotations
@@ -24,6 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import pytest_accel.power as package
+from pytest_accel.platforms.catalogue import DetectedDevice
 from pytest_accel.platforms.host import read_file, whole_number
 from pytest_accel.stats.energy import MOST_W, Rail
 
@@ -32,16 +26,12 @@ from pytest_accel.stats.energy import MOST_W, Rail
 class PowerSource(Protocol):
     """One kind of sensor. Its methods never raise and never wait: unreadable values are left out."""
 
-    @property
-    def name(self) -> str: ...
+    name: str
+    rails: tuple[Rail, ...]  # all that it reads, silent ones included: a sum without them is wrong
 
     @property
     def problem(self) -> str:
         """Why readings are missing; empty if none is."""
-
-    @property
-    def rails(self) -> tuple[Rail, ...]:
-        """Everything that it reads, including rails that do not answer: a sum without them is wrong."""
 
     def joules(self) -> Mapping[str, float]:
         """Return cumulative energy by rail. Called at the ends of a window: it may take milliseconds."""
@@ -53,19 +43,8 @@ class PowerSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PowerDevice:
-    """An accelerator to read; the fields are those of a `DetectedDevice`."""
-
-    vendor: str
-    uuid: str
-    index: int  # as the framework counts it; part of the rail's name
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PowerNode:
-    """The node to read: its accelerators, the root of its kernel files, its architecture."""
-
-    devices: tuple[PowerDevice, ...] = ()
+    devices: tuple[DetectedDevice, ...] = ()
     root: Path = Path("/")
     machine: str = ""
 
@@ -89,7 +68,6 @@ class BaseSource:
         return "; ".join(dict.fromkeys(self._reasons.values()))
 
     def add_problem(self, rail: str, reading: str, why: str) -> None:
-        """Keep the first reason for a rail and a reading."""
         self._reasons.setdefault((rail, reading), why)
 
     def joules(self) -> Mapping[str, float]:
@@ -111,7 +89,7 @@ class DeviceSource(BaseSource):
         super().__init__(name)
         self.handles: dict[str, Any] = {}  # the library's, by rail
 
-    def open_devices(self, devices: Iterable[PowerDevice], find: Callable[[PowerDevice], Any]) -> None:
+    def open_devices(self, devices: Iterable[DetectedDevice], find: Callable[[DetectedDevice], Any]) -> None:
         """Find the handle of each device; one that raises LookupError stays a rail without readings."""
         silent = []
         known: set[str] = set()  # partitions of one GPU share its counter
@@ -172,13 +150,11 @@ def read_sensor(path: Path) -> tuple[int | None, str]:
     return (number, "") if number is not None else (None, f"says {text[:20]!r}, which is no reading")
 
 
-# --- sources of this node ---------------------------------------------------------------------------
-
 HOOK = "pytest_accel_power_sources"
 
 
 def open_sources(
-    devices: Sequence[PowerDevice],
+    devices: Sequence[DetectedDevice],
     *,
     root: Path = Path("/"),
     more: Sequence[PowerSource] = (),
@@ -215,7 +191,6 @@ def open_sources(
 
 
 def problems(sources: Iterable[PowerSource]) -> tuple[str, ...]:
-    """Return a line for each source with missing readings."""
     return tuple(f"{source.name}: {source.problem}" for source in sources if source.problem)
 
 
@@ -228,11 +203,7 @@ def _opened(module: Any, node: PowerNode) -> list[PowerSource]:  # noqa: ANN401 
     return [] if source is None else [source]
 
 
-# --- sources of plugins -----------------------------------------------------------------------------
-
-
 def from_hook(answers: Iterable[Iterable[PowerSource]]) -> tuple[PowerSource, ...]:
-    """Return the sources that plugins gave, each guarded."""
     return tuple(GuardedSource(source) for answer in answers for source in answer)
 
 

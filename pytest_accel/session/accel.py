@@ -14,6 +14,8 @@ import pytest
 
 from pytest_accel.measure.arguments import (
     ArgumentError,
+    OutOfMemory,
+    StepError,
     Workload,
     check_arguments,
     check_gated,
@@ -21,7 +23,6 @@ from pytest_accel.measure.arguments import (
     select_gates,
 )
 from pytest_accel.measure.device import CudaDevice, Device
-from pytest_accel.measure.errors import OutOfMemory, StepError
 from pytest_accel.measure.profile import profile_step
 from pytest_accel.measure.rounds import (
     ALONE,
@@ -38,8 +39,7 @@ from pytest_accel.measure.rounds import (
     warm_up,
 )
 from pytest_accel.options import Settings
-from pytest_accel.platforms.catalogue import PlatformName
-from pytest_accel.platforms.devices import DetectedDevice
+from pytest_accel.platforms.catalogue import DetectedDevice, PlatformName
 from pytest_accel.platforms.environment import compiled_counts
 from pytest_accel.session.device import (
     BINDING,

@@ -24,8 +24,7 @@ from pytest_accel.measure.device import (
 )
 from pytest_accel.measure.locks import lock_devices
 from pytest_accel.options import Settings, settings_of
-from pytest_accel.platforms.catalogue import PlatformName
-from pytest_accel.platforms.devices import DetectedDevice
+from pytest_accel.platforms.catalogue import DetectedDevice, PlatformName
 from pytest_accel.platforms.environment import read_environment
 from pytest_accel.platforms.machine import Machine, missing_poplar
 from pytest_accel.report.terminal import Progress

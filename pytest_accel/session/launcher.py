@@ -31,8 +31,7 @@ from pytest_accel.distributed.processes import RankCommand, WorkerError
 from pytest_accel.distributed.worker import rank_arguments
 from pytest_accel.markers import read_catalogue, wanted_platforms
 from pytest_accel.options import LAUNCHER_VARIABLES, read_settings
-from pytest_accel.platforms.catalogue import Catalogue, CatalogueError
-from pytest_accel.platforms.devices import DetectedDevice
+from pytest_accel.platforms.catalogue import Catalogue, CatalogueError, DetectedDevice
 from pytest_accel.platforms.host import allowed_cpus, format_list
 from pytest_accel.platforms.machine import Machine, identified, probe
 

@@ -13,13 +13,8 @@ from typing import TYPE_CHECKING, Self
 from pytest_accel.distributed.processes import ancestry, descendants
 from pytest_accel.measure.monitor import MONITORS, AmdMonitor, NvmlMonitor, SamplingThread
 from pytest_accel.measure.validity import assess
-from pytest_accel.power.source import (
-    PowerDevice,
-    PowerSource,
-    from_hook,
-    open_sources,
-    problems,
-)
+from pytest_accel.platforms.catalogue import DetectedDevice
+from pytest_accel.power.source import PowerSource, from_hook, open_sources, problems
 from pytest_accel.stats.energy import (
     Energy,
     EnergyWindow,
@@ -34,7 +29,6 @@ if TYPE_CHECKING:
     import pytest
 
     from pytest_accel.measure.rounds import Ranks
-    from pytest_accel.platforms.devices import DetectedDevice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,10 +197,10 @@ def _sources_of_others(config: pytest.Config) -> tuple[tuple[PowerSource, ...], 
         return (), f"pytest_accel_power_sources raised {type(error).__name__}: {error}"
 
 
-def _of_node(devices: Sequence[tuple[str, str, int] | None]) -> list[PowerDevice]:
+def _of_node(devices: Sequence[tuple[str, str, int] | None]) -> list[DetectedDevice]:
     """Return each device once, though ranks may share one."""
     found = {
-        uuid: PowerDevice(vendor=vendor, uuid=uuid, index=index)
+        uuid: DetectedDevice(vendor=vendor, uuid=uuid, index=index)
         for vendor, uuid, index in filter(None, devices)
     }
     return list(found.values())

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_accel._version import __version__
+from pytest_accel import __version__
 from pytest_accel.markers import is_benchmark
 from pytest_accel.options import baselines_root, data_root, file_to_write, history_file
 from pytest_accel.report.columns import columns_and_rows

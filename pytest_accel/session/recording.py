@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_accel._version import __version__
+from pytest_accel import __version__
 from pytest_accel.session.case import Case
 from pytest_accel.session.results import ItemReports, environments_of, result_of
 from pytest_accel.stats.baseline_quality import FrozenTolerance, auto_tolerance, baseline_quality

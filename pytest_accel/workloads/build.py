@@ -9,17 +9,16 @@ from typing import Any
 import torch
 from torch import nn
 
+from pytest_accel.measure.arguments import check_whole, unknown_value
 from pytest_accel.measure.device import widen_device_queues
-from pytest_accel.measure.errors import check_whole, unknown_value
 from pytest_accel.workloads.compile import check_compile, compiled_apart, resolve_compile
 from pytest_accel.workloads.config import MEMORY_FORMATS, Configuration, StepConfig, callable_name
 from pytest_accel.workloads.data.files import IMAGE_SETS, ImageSet
 from pytest_accel.workloads.data.images import open_images
 from pytest_accel.workloads.data.sources import Batch
-from pytest_accel.workloads.flops import output_classes
+from pytest_accel.workloads.demand import check_fits, output_classes
 from pytest_accel.workloads.input_pipeline import InputPipeline, ModelInfo, ModelTask, Plan, Sizes
 from pytest_accel.workloads.kernels import check_tuned, replace_slow_layers
-from pytest_accel.workloads.memory import check_fits
 from pytest_accel.workloads.models.build import build_model, check_model_options, task_of
 from pytest_accel.workloads.optimizers import check_updates
 from pytest_accel.workloads.parallel import check_sharding
@@ -47,8 +46,6 @@ DEFINITION = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """A model and the source of its batches on the device."""
-
     config: StepConfig  # with every choice resolved
     model: nn.Module
     info: ModelInfo
@@ -58,7 +55,6 @@ class Parts:
 
 
 def assemble(config: StepConfig) -> Parts:
-    """Check every keyword, then build the model and open its input pipeline."""
     device = config.device
     if device.type == "cuda":
         widen_device_queues()
@@ -117,9 +113,6 @@ def assemble(config: StepConfig) -> Parts:
     )
 
 
-# --- checks before anything is built ---------------------------------------------------------------
-
-
 def check_data(name: str | None) -> None:
     if name is not None and name not in DATA_NAMES:
         remedy = "The name gives the shape of what a step reads, synthetic or not."
@@ -127,12 +120,10 @@ def check_data(name: str | None) -> None:
 
 
 def task_of_data(name: str | None) -> ModelTask | None:
-    """Return the task of a data set; None of one that is not known."""
     return next((task for task, names in DATA_OF.items() if name in names), None)
 
 
 def _check_sizes(config: StepConfig) -> None:
-    """Refuse sizes of images for a model of tokens, and the other way round."""
     task = task_of(config.model) if isinstance(config.model, str) else task_of_data(config.data)
     if task is None:
         return
@@ -157,9 +148,6 @@ def _check_parameters(millions: float | None, info: ModelInfo) -> None:
         )
 
 
-# --- what is resolved ------------------------------------------------------------------------------
-
-
 def batch_configuration(config: StepConfig) -> Configuration:
     """Return what stays the same when devices are added: one rank's batch (weak scaling), or that of all (strong).
 
@@ -174,7 +162,6 @@ def batch_configuration(config: StepConfig) -> Configuration:
 
 
 def _model_options(config: StepConfig) -> dict[str, Any]:
-    """Return the arguments of the model's own builder."""
     options = dict(config.model_options)
     if task_of(config.model) == "language":
         sizes = {"sequence": config.sequence, "vocabulary": config.vocabulary}
@@ -204,9 +191,6 @@ def _plain(value: object) -> str | int | float | bool | None:
     if value is None or isinstance(value, str | int | float | bool):
         return value
     return callable_name(value) if callable(value) else repr(value)
-
-
-# --- data plans ------------------------------------------------------------------------------------
 
 
 def _plan(config: StepConfig, model: nn.Module, info: ModelInfo) -> Plan:

@@ -18,13 +18,12 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from pytest_accel.measure.errors import OutOfMemory, StepError, unknown_value
+from pytest_accel.measure.arguments import OutOfMemory, StepError, unknown_value
 from pytest_accel.options import COMPILE_MODES
 from pytest_accel.workloads.config import StepConfig
 from pytest_accel.workloads.data.sources import Batch
-from pytest_accel.workloads.flops import count
+from pytest_accel.workloads.demand import count, is_out_of_memory
 from pytest_accel.workloads.input_pipeline import InputPipeline, ModelInfo, Plan
-from pytest_accel.workloads.memory import is_out_of_memory
 from pytest_accel.workloads.models.build import task_of
 
 CUDA_GRAPH_MODES = ("reduce-overhead", "max-autotune")
@@ -86,7 +85,6 @@ def compiled_apart(model: nn.Module) -> list[nn.Module] | None:
 
 
 def check_compile(config: StepConfig) -> None:
-    """Refuse a mode or a replay that is not possible, before a model is built."""
     mode = config.compile
     if mode in CUDA_GRAPH_MODES and (config.sharding or config.micro_batches > 1):
         # Gathered weights have another address every time, and a replay writes its gradients where the last one did.
@@ -100,11 +98,7 @@ def check_compile(config: StepConfig) -> None:
 
 
 def resolve_compile(
-    config: StepConfig,
-    model: nn.Module,
-    info: ModelInfo,
-    plan: Plan,
-    pipeline: InputPipeline,
+    config: StepConfig, model: nn.Module, info: ModelInfo, plan: Plan, pipeline: InputPipeline
 ) -> tuple[str | None, bool]:
     """Return the compile mode of a step, and whether the whole step is replayed as a CUDA graph.
 
@@ -121,7 +115,9 @@ def resolve_compile(
     counted = count(model, plan)
     apart = compiled_apart(model) is not None
     flops_a_layer = LAUNCH_BOUND_FLOPS_A_LAYER_APART if apart else LAUNCH_BOUND_FLOPS_A_LAYER
-    most = max(LAUNCH_BOUND_FLOPS, flops_a_layer * _count_layers(model))
+    # With weights of their own: the number of launches grows with it.
+    layers = sum(next(layer.parameters(recurse=False), None) is not None for layer in model.modules())
+    most = max(LAUNCH_BOUND_FLOPS, flops_a_layer * layers)
     flops = passes * counted.flops if counted is not None else math.inf
     possible = config.device.type == "cuda" and not config.distributed and not pipeline.varied
     # A loss or an optimizer of the user's own may wait for the device, and so may a model.
@@ -132,14 +128,6 @@ def resolve_compile(
         return "default", True
     pieces = possible and config.micro_batches == 1 and (pipeline.threaded or flops < most)
     return "reduce-overhead" if pieces else "default", False
-
-
-def _count_layers(model: nn.Module) -> int:
-    """Count modules with weights of their own: the number of launches grows with it."""
-    return sum(next(layer.parameters(recurse=False), None) is not None for layer in model.modules())
-
-
-# --- replay of a whole step ------------------------------------------------------------------------
 
 
 def why_not_replayed(config: StepConfig) -> str | None:
@@ -217,7 +205,6 @@ class GraphReplay:
         self._graph = graph
 
     def close(self) -> None:
-        """Free the memory of the recording."""
         if self._stream is not None:
             _clear_workspaces()
         self._graph = self._result = None

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, TypedDict
 
 import torch
 
-from pytest_accel.measure.errors import check_whole, unknown_value
+from pytest_accel.measure.arguments import check_whole, unknown_value
 from pytest_accel.measure.rounds import Alone, Ranks
 from pytest_accel.stats.quantities import did_you_mean
 from pytest_accel.workloads.precision import PRECISIONS, resolve_precision
@@ -58,8 +58,6 @@ class StepOptions(TypedDict, total=False):
 
 
 class TrainOptions(StepOptions, total=False):
-    """Keywords of a training step."""
-
     optimizer: str | OptimizerFactory
     lr: float | None
     weight_decay: float | None
@@ -87,9 +85,8 @@ class StepConfig:
     sequence: int | None = None  # tokens; None: the model's own
     vocabulary: int | None = None  # of a language model; None: the model's own
     memory_format: str = "auto"  # auto, contiguous, channels_last
-    compile: str | None = (
-        "auto"  # auto; True: on the CPU too; None or False: eager; or a name of COMPILE_MODES
-    )
+    # auto; True: on the CPU too; None or False: eager; or a name of COMPILE_MODES
+    compile: str | None = "auto"
     replay: bool | None = None  # record a step as a CUDA graph and replay it; None: where it is short
     tuned: bool = False  # replace slow layers of torchvision's ResNets by custom kernels, on NVIDIA GPUs
     cudnn_benchmark: bool = True  # let cuDNN try its algorithms on first use of a shape
@@ -154,9 +151,7 @@ class StepConfig:
         resolved = {name: size_for(name, options[name], memory_gb) for name in BATCH_SIZES if name in options}
         if "precision" in options:
             resolved["precision"] = resolve_precision(options["precision"], device)
-        if isinstance(
-            switch := options.get("compile"), bool
-        ):  # True: as auto, on the CPU too, where auto is eager
+        if isinstance(switch := options.get("compile"), bool):  # True: as auto, which is eager on the CPU
             resolved["compile"] = ("default" if device.type == "cpu" else "auto") if switch else None
         resolved = {**options, **resolved}
         resolved["batch_size"] = _rank_batch_size(resolved, ranks.size)
@@ -204,12 +199,10 @@ class StepConfig:
 
     @property
     def micro_batches(self) -> int:
-        """Forward and backward passes in one step."""
         return 1 if self.micro_batch_size is None else self.batch_size // self.micro_batch_size
 
     @property
     def forward_batch_size(self) -> int:
-        """Samples in one forward pass on one device."""
         return self.micro_batch_size or self.batch_size
 
     @property

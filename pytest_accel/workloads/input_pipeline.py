@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import count
 from math import gcd
-from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
 
 import torch
@@ -33,8 +32,6 @@ RANK_STRIDE = 1_000_003
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
-    """What a step must know of a model to build its batches."""
-
     name: str
     task: ModelTask = "classification"
     parameters: int = 0
@@ -48,8 +45,6 @@ class ModelInfo:
 
 
 class Sizes(NamedTuple):
-    """Sizes of a model's output and input as a benchmark gives them."""
-
     num_classes: int | None = None
     sequence: int | None = None
     vocabulary: int | None = None
@@ -57,8 +52,6 @@ class Sizes(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputPipeline:
-    """The source of a step's batches, and what defines it."""
-
     source: BatchSource
     configuration: Configuration  # overrides the plan's
     order: TrainingOrder | None = None  # None: synthetic, without epochs
@@ -66,19 +59,22 @@ class InputPipeline:
     varied: bool = False  # batches differ in shape, so that the cost of one is not that of a step
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(ABC):
-    """The batches of a task: shapes, loss, synthetic and real data. Frozen: FLOP counts are cached by it."""
-
-    __slots__ = ()
+    """The batches of a task: shapes, loss, synthetic and real data."""
 
     name: str  # of the data
     batch_size: int  # of one forward pass on one rank
     unit: ClassVar[str] = "images"  # of the work of a step
     sources: ClassVar[tuple[str, ...]] = SOURCES
     decoders: ClassVar[tuple[str, ...]] = ("auto",)
-    reconstructs: bool = False  # the target of an input is the input
-    classifies: bool = False  # has an accuracy
-    classes: int | None = None  # that a model must have at least; None: its output does not tell
+    reconstructs: ClassVar[bool] = False  # the target of an input is the input
+    classifies: ClassVar[bool] = False  # has an accuracy
+    classes: ClassVar[int | None] = None  # that a model must have at least; None: its output does not tell
+    find: ClassVar[
+        Any
+    ]  # (root, split) -> the real data, or DataMissing; not of those that are always synthetic
+    read: ClassVar[Any]  # (config, data) -> their InputPipeline
 
     @classmethod
     @abstractmethod
@@ -98,17 +94,8 @@ class Plan(ABC):
     def loss(self, label_smoothing: float) -> tuple[str, Loss]:
         """Return the task's own loss, and its name in a configuration."""
 
-    def find(self, root: Path | None, split: Split) -> Any:
-        """Return the real data; DataMissing where there is none."""
-        raise NotImplementedError
-
-    def read(self, config: StepConfig, data: Any) -> InputPipeline:
-        """Return the batches of real data."""
-        raise NotImplementedError
-
     @property
     def work(self) -> int:
-        """Units in one batch."""
         return self.batch_size
 
     @property
@@ -117,8 +104,7 @@ class Plan(ABC):
         return shape_name(*next(iter(tree_leaves(self.on_meta()))).shape[1:])
 
     def on_meta(self) -> Batch:
-        """Return a batch on the meta device, in fp32."""
-        sample = replace(self, batch_size=1)  # type: ignore[type-var] # all of them are dataclasses
+        sample = replace(self, batch_size=1)
         inputs, targets = tree_map(
             lambda one: torch.empty((self.batch_size, *one.shape[1:]), device="meta", dtype=one.dtype),
             sample.draw(torch.Generator(), torch.float32, "contiguous"),
@@ -137,19 +123,10 @@ class Plan(ABC):
         fewest = max(2, min(ROTATION, ROTATION_BYTES // size))
         return next(number for number in count(fewest) if gcd(number, micro_batches) == 1)
 
-    def make(
-        self,
-        index: int,
-        *,
-        seed: int,
-        device: torch.device,
-        dtype: torch.dtype = torch.float32,
-        memory_format: str = "contiguous",
-        rank: int = 0,
-    ) -> Batch:
-        """Return one synthetic batch. The same seed, index and rank give the same batch."""
+    def make(self, index: int, *, seed: int, device: torch.device, rank: int = 0, **form: Any) -> Batch:
+        """Return one synthetic batch, in fp32 unless `form` has a dtype. The same seed, index and rank give the same batch."""
         random = torch.Generator(device).manual_seed(rank_seed(rank, seed * ROTATION + index))
-        return self.draw(random, dtype, memory_format)
+        return self.draw(random, **{"dtype": torch.float32, "memory_format": "contiguous"} | form)
 
     def open(self, config: StepConfig) -> InputPipeline:
         """Open the source of its batches; DataError where real data is required and cannot be read."""
@@ -171,7 +148,6 @@ class Plan(ABC):
         return self.synthetic(config)
 
     def real_data(self, config: StepConfig, split: Split) -> Any:
-        """Return real data under the root, or None where synthetic data is to replace it."""
         if config.source == "synthetic" or self.name in ALWAYS_SYNTHETIC:
             return None
         try:
@@ -195,26 +171,16 @@ class Plan(ABC):
             )
         # Of the global batch where there is one, so that the number is the same on any number of ranks.
         size = config.micro_batch_size or config.global_batch_size or self.batch_size
-        whole = replace(self, batch_size=size)  # type: ignore[type-var]
+        whole = replace(self, batch_size=size)
         rotation = whole.rotation(config.dtype, config.micro_batches)
-        batches = [
-            self.make(
-                index,
-                seed=config.seed,
-                rank=config.ranks.rank,
-                device=config.device,
-                dtype=config.dtype,
-                memory_format=config.memory_format,
-            )
-            for index in range(rotation)
-        ]
+        form = {name: getattr(config, name) for name in ("seed", "device", "dtype", "memory_format")}
+        batches = [self.make(index, rank=config.ranks.rank, **form) for index in range(rotation)]
         configuration: Configuration = {"data_source": "synthetic", "distinct_batches": rotation}
         return InputPipeline(source=RotatingSource(batches), configuration=configuration)
 
     def order(
         self, config: StepConfig, *, length: int, groups: tuple[int, ...] | None = None
     ) -> TrainingOrder:
-        """Return the samples of a set that this rank takes, step after step; shuffled in training."""
         return TrainingOrder(
             length=length,
             batch_size=self.batch_size,
@@ -225,6 +191,64 @@ class Plan(ABC):
             groups=groups,
         )
 
+    @staticmethod
+    def no_smoothing(label_smoothing: float, task: str) -> None:
+        if label_smoothing:
+            raise ValueError(f"label_smoothing: {task} has none. Leave it out.")
+
+    @staticmethod
+    def smoothed_cross_entropy(label_smoothing: float) -> Loss:
+        """Return a cross entropy over the last dimension: of (batch, classes) or (batch, sequence, vocabulary)."""
+
+        def cross_entropy(logits: Any, targets: Any) -> Any:
+            if not isinstance(logits, torch.Tensor):
+                raise TypeError(
+                    f"the model returned {type(logits).__name__}, and the cross entropy needs logits. Pass loss=, a "
+                    "callable of what the model returned and the targets, or turn other outputs off "
+                    "(inception_v3, googlenet: model_options={'aux_logits': False})."
+                )
+            return torch.nn.functional.cross_entropy(
+                logits.flatten(0, -2), targets.flatten(), label_smoothing=label_smoothing
+            )
+
+        return cross_entropy
+
+    @staticmethod
+    def through_loader(
+        config: StepConfig, reader: Any, sampler: Any, arrive: Callable[[Any], Batch]
+    ) -> LoaderSource:
+        """Return batches that worker processes read, and that `arrive` finishes on the device."""
+        return LoaderSource(Plan.host_batches(config, reader, sampler), arrive, config.device)
+
+    @staticmethod
+    def host_batches(config: StepConfig, reader: Any, sampler: Any, **changes: Any) -> HostBatches:
+        options = {
+            "workers": spare_cpus() if config.workers is None else config.workers,
+            "prefetch": config.prefetch,
+            "cpus": config.cpus,
+            "first_cpu": config.ranks.rank * (config.cpus or 0),
+            "for_device": config.device.type != "cpu",
+        }
+        return HostBatches(reader, sampler, **options | changes)
+
+    @staticmethod
+    def loading_configuration(config: StepConfig) -> Configuration:
+        """As requested: the number of spare CPUs differs between allocations, and makes no other benchmark."""
+        found: Configuration = {
+            "workers": "auto" if config.workers is None else config.workers,
+            "prefetch": config.prefetch,
+        }
+        if config.cpus is not None:
+            found["loader_cpus"] = config.cpus
+        return found
+
+    @staticmethod
+    def files_configuration(config: StepConfig, *, images: int) -> Configuration:
+        found: Configuration = {"data_source": "files", "data_images": images}
+        if config.training:
+            found["augment"] = config.augment
+        return found | Plan.loading_configuration(config) | {"decode": "host"}
+
 
 def shape_name(*sizes: int) -> str:
     return "x".join(map(str, sizes))
@@ -233,63 +257,3 @@ def shape_name(*sizes: int) -> str:
 def rank_seed(rank: int, seed: int) -> int:
     """Return the seed of a rank: every rank draws its own numbers, and rank 0 those of a single device."""
     return seed + rank * RANK_STRIDE
-
-
-def no_smoothing(label_smoothing: float, task: str) -> None:
-    if label_smoothing:
-        raise ValueError(f"label_smoothing: {task} has none. Leave it out.")
-
-
-def smoothed_cross_entropy(label_smoothing: float) -> Loss:
-    """Return a cross entropy over the last dimension: of (batch, classes) or (batch, sequence, vocabulary)."""
-
-    def cross_entropy(logits: Any, targets: Any) -> Any:
-        if not isinstance(logits, torch.Tensor):
-            raise TypeError(
-                f"the model returned {type(logits).__name__}, and the cross entropy needs logits. Pass loss=, a "
-                "callable of what the model returned and the targets, or turn other outputs off "
-                "(inception_v3, googlenet: model_options={'aux_logits': False})."
-            )
-        return torch.nn.functional.cross_entropy(
-            logits.flatten(0, -2), targets.flatten(), label_smoothing=label_smoothing
-        )
-
-    return cross_entropy
-
-
-def through_loader(
-    config: StepConfig, reader: Any, sampler: Any, arrive: Callable[[Any], Batch]
-) -> LoaderSource:
-    """Return batches that worker processes read, and that `arrive` finishes on the device."""
-    return LoaderSource(host_batches(config, reader, sampler), arrive, config.device)
-
-
-def host_batches(config: StepConfig, reader: Any, sampler: Any, **changes: Any) -> HostBatches:
-    """Return what worker processes read, as a benchmark asks for them."""
-    options = {
-        "workers": spare_cpus() if config.workers is None else config.workers,
-        "prefetch": config.prefetch,
-        "cpus": config.cpus,
-        "first_cpu": config.ranks.rank * (config.cpus or 0),
-        "for_device": config.device.type != "cpu",
-    }
-    return HostBatches(reader, sampler, **options | changes)
-
-
-def loading_configuration(config: StepConfig) -> Configuration:
-    """As requested: the number of spare CPUs differs between allocations, and makes no other benchmark."""
-    found: Configuration = {
-        "workers": "auto" if config.workers is None else config.workers,
-        "prefetch": config.prefetch,
-    }
-    if config.cpus is not None:
-        found["loader_cpus"] = config.cpus
-    return found
-
-
-def files_configuration(config: StepConfig, *, images: int) -> Configuration:
-    """Return what defines batches that the host decodes from files."""
-    found: Configuration = {"data_source": "files", "data_images": images}
-    if config.training:
-        found["augment"] = config.augment
-    return found | loading_configuration(config) | {"decode": "host"}

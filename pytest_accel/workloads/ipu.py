@@ -111,8 +111,6 @@ class IpuTrainStep(IpuStep, TrainStep):
 
 
 class IpuInferStep(IpuStep, InferStep):
-    """One batch through a model in eval mode."""
-
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
         self._program = poptorch.inferenceModel(parts.model, options=self._options())

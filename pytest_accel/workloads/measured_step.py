@@ -5,16 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from statistics import median
 from typing import Any, Unpack, cast
 
+import numpy as np
 import torch
 
+from pytest_accel.measure.arguments import CannotFit, OutOfMemory, StepError
 from pytest_accel.measure.device import Device
-from pytest_accel.measure.errors import CannotFit, OutOfMemory, StepError
-from pytest_accel.measure.rounds import Ranks, latencies, percentile, seconds_per_call
+from pytest_accel.measure.rounds import Ranks, latencies, seconds_per_call
 from pytest_accel.options import data_root
 from pytest_accel.session.accel import Accel
 from pytest_accel.session.device import CONFIGURATION, STEP_FACTS, does_not_fit, fail_plainly, live_progress
@@ -36,7 +37,6 @@ class Fixture(ExitStack):
         self._accel = accel
 
     def _build(self, kind: type[Step], model: Model, options: Mapping[str, Any]) -> Any:
-        """Build a step on the benchmark's device with the session's data."""
         accel, hardware = self._accel, self._accel.hardware
         if hardware is not None and hardware.vendor == "graphcore":
             from pytest_accel.workloads.ipu import IPU_STEPS
@@ -78,8 +78,6 @@ class Fixture(ExitStack):
 
 
 class Train(Fixture):
-    """`train("resnet50", data="imagenet", batch_size=256, precision="bf16")`: build a training step and measure it."""
-
     def __call__(
         self,
         model: Model,
@@ -98,8 +96,6 @@ class Train(Fixture):
 
 
 class Infer(Fixture):
-    """`infer("resnet50", batch_size=256, precision="bf16")`: build an inference step and measure it."""
-
     def __call__(
         self,
         model: Model,
@@ -121,8 +117,6 @@ class Infer(Fixture):
 
 
 class Converge(Fixture):
-    """`converge("zoo/wide_resnet", data="cifar100", batch_size=256, epochs=10, target=0.5)`: train, evaluate, measure."""
-
     def __call__(
         self,
         model: Model,
@@ -158,8 +152,6 @@ class Converge(Fixture):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepMetrics:
-    """Metrics of a built step beside its throughput."""
-
     step: Any  # TrainStep | InferStep
     min_loader_efficiency: float | None = None
     epoch_size: int | None = None
@@ -190,7 +182,6 @@ class StepMetrics:
             )
 
     def measured(self, accel: Accel, *, loss: Callable[[], float] | None = None) -> Measurement | None:
-        """Measure the step, then its parts."""
         self.check()
         step = self.step
         gates: dict[str, float | None] = {}
@@ -203,9 +194,7 @@ class StepMetrics:
             work=step.work,
             unit=step.unit,
             configuration=step.configuration,
-            flops=step.demand.flops,
-            least_flops=step.demand.least_flops,
-            bytes_moved=step.demand.bytes_moved,
+            **asdict(step.demand),
             precision=str(step.configuration["precision"]),
             loss=loss,
             check=step.check,
@@ -235,9 +224,6 @@ class StepMetrics:
         return {**metrics, **self.learned}
 
 
-# --- loader and latency ----------------------------------------------------------------------------
-
-
 def loader_metrics(
     step: TrainStep | InferStep, device: Device, ranks: Ranks, *, step_s: float, budget_s: float
 ) -> dict[str, float]:
@@ -262,7 +248,6 @@ def loader_metrics(
 def check_loader_efficiency(
     metrics: Mapping[str, float], least: float | None, *, work: float, unit: str
 ) -> None:
-    """Raise StepError where the loader leaves less of the computing rate than required."""
     efficiency = metrics.get("loader_efficiency")
     if least is None or efficiency is None or efficiency >= least:
         return
@@ -277,12 +262,9 @@ def check_loader_efficiency(
 def latency_metrics(
     step: TrainStep | InferStep, device: Device, ranks: Ranks, *, budget_s: float
 ) -> dict[str, float]:
-    """Return percentiles of single steps, each synchronized."""
     found = latencies(step, device, ranks, budget_s=budget_s)
-    return {f"latency_p{share}_s": percentile(found, share / 100) for share in PERCENTILES}
-
-
-# --- convergence -----------------------------------------------------------------------------------
+    values = np.percentile(found, PERCENTILES, method="inverted_cdf")
+    return {f"latency_p{share}_s": float(value) for share, value in zip(PERCENTILES, values, strict=True)}
 
 
 def _check_epochs(ranks: Ranks, options: TrainOptions, *, epochs: object, epoch_size: object) -> None:
@@ -305,10 +287,7 @@ def train_epochs(
     synchronize: Callable[[], None],
     report: Callable[[str], None],
 ) -> dict[str, float]:
-    """Train from the first step on, evaluate after every epoch, and return the metrics; `epoch_s` is the median after the first.
-
-    StepError where the target is not reached.
-    """
+    """Train from the first step on, evaluate after every epoch, and return the metrics; `epoch_s` is the median after the first."""
     name, evaluates = step.info.name, has_test_set(step)
     if target is not None and not evaluates:  # before hours of training, not after
         raise StepError(
@@ -348,7 +327,6 @@ def train_epochs(
 
 
 def has_test_set(step: Step) -> bool:
-    """Return whether the data is real and labelled, and the model can be evaluated on it."""
     return step.evaluates and step.parts.pipeline.order is not None and step.parts.plan.classifies
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pytest_accel.measure.errors import unknown_value
+from pytest_accel.measure.arguments import unknown_value
 from pytest_accel.stats.quantities import did_you_mean
 from pytest_accel.workloads.config import OptimizerFactory, StepConfig, callable_name
 
@@ -17,8 +17,6 @@ FUSED_DEVICES = ("cuda", "cpu", "xpu", "mps")
 
 
 class NamedOptimizer(NamedTuple):
-    """An optimizer with the settings that papers train with."""
-
     torch_name: str
     lr: float
     options: Mapping[str, float]
@@ -33,7 +31,6 @@ OPTIMIZERS = {
 
 
 def check_optimizer(optimizer: str | OptimizerFactory, **changes: Any) -> None:
-    """Refuse an unknown name, and changes beside a callable."""
     if isinstance(optimizer, str) and optimizer not in OPTIMIZERS:
         remedy = "Or pass a callable that takes the parameters and returns a torch.optim.Optimizer."
         raise unknown_value("optimizer", optimizer, OPTIMIZERS, remedy=remedy)
@@ -45,7 +42,6 @@ def check_optimizer(optimizer: str | OptimizerFactory, **changes: Any) -> None:
 
 
 def check_updates(config: StepConfig) -> None:
-    """Refuse what no optimizer can be built from, before a model is built."""
     if config.optimizer != "auto":
         changes = {"lr": config.lr, "weight_decay": config.weight_decay, "lr_scale": config.lr_scale}
         check_optimizer(config.optimizer, **changes)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from pytest_accel.measure.errors import unknown_value
+from pytest_accel.measure.arguments import unknown_value
 from pytest_accel.measure.rounds import Alone, Ranks
 from pytest_accel.workloads.config import StepConfig
 from pytest_accel.workloads.input_pipeline import ModelTask, rank_seed
@@ -40,7 +40,6 @@ def data_parallel(model: nn.Module, ranks: Ranks, **options: Any) -> nn.Module:
 
 
 def check_sharding(config: StepConfig) -> None:
-    """Refuse what cannot be sharded, before a model is built."""
     sharding = config.sharding
     if sharding is None:
         return
@@ -61,7 +60,6 @@ def check_sharding(config: StepConfig) -> None:
 
 
 def check_shardable(model: nn.Module, task: ModelTask, precision: Precision) -> None:
-    """Refuse a model whose results would change with sharding."""
     norms = any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in model.modules())  # noqa: SLF001 - they share no other
     if precision.is_half and (task == "detection" or norms):
         raise ValueError(

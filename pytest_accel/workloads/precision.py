@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pytest_accel.measure.errors import unknown_value
+from pytest_accel.measure.arguments import unknown_value
 from pytest_accel.platforms.catalogue import ALTERNATIVES
 
 if TYPE_CHECKING:
@@ -44,7 +44,12 @@ class Precision:
     def flags(self, *, cudnn_benchmark: bool) -> Iterator[None]:
         """Set the process-wide backend flags of this policy, and put the old ones back at the end."""
         with _kept_flags():
-            _allow_tf32(allow=self.tf32)
+            torch.set_float32_matmul_precision("high" if self.tf32 else "highest")
+            torch.backends.cudnn.allow_tf32 = self.tf32
+            for switch in _new_switches():
+                # oneDNN on CPUs stays exact: a CPU's "tf32" is not what the policy speaks of.
+                on_cpu = switch is torch.backends.mkldnn.matmul
+                switch.fp32_precision = "tf32" if self.tf32 and not on_cpu else "ieee"
             torch.backends.cudnn.benchmark = cudnn_benchmark
             yield
 
@@ -111,15 +116,11 @@ def _new_switches() -> tuple[Any, ...]:
 
 @contextmanager
 def _kept_flags() -> Iterator[None]:
-    """Restore all flags at the end."""
-    try:
+    matmul, cudnn = "highest", True  # the defaults: reading raises where the user set the new interface alone
+    with suppress(RuntimeError):
         matmul = torch.get_float32_matmul_precision()
-    except RuntimeError:  # the user spoke through the new interface alone: the old one is at its default
-        matmul = "highest"
-    try:
+    with suppress(RuntimeError):
         cudnn = torch.backends.cudnn.allow_tf32
-    except RuntimeError:
-        cudnn = True
     new = [(switch, switch.fp32_precision) for switch in _new_switches()]
     benchmark = torch.backends.cudnn.benchmark
     try:
@@ -130,12 +131,3 @@ def _kept_flags() -> Iterator[None]:
         for switch, value in new:
             switch.fp32_precision = value
         torch.backends.cudnn.benchmark = benchmark
-
-
-def _allow_tf32(*, allow: bool) -> None:
-    torch.set_float32_matmul_precision("high" if allow else "highest")
-    torch.backends.cudnn.allow_tf32 = allow
-    for switch in _new_switches():
-        # The last, oneDNN on CPUs, stays exact: a CPU's "tf32" is not what the policy speaks of.
-        on_cpu = switch is torch.backends.mkldnn.matmul
-        switch.fp32_precision = "tf32" if allow and not on_cpu else "ieee"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property
@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Self, Unpack
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from pytest_accel.measure.errors import StepError
+from pytest_accel.measure.arguments import StepError
 from pytest_accel.measure.rounds import Alone, Ranks
 from pytest_accel.workloads.build import Parts, assemble
 from pytest_accel.workloads.compile import (
@@ -40,9 +40,8 @@ from pytest_accel.workloads.config import (
     callable_name,
 )
 from pytest_accel.workloads.data.sources import Batch, BatchSource, RotatingSource
-from pytest_accel.workloads.flops import Demand, count, demand_of
+from pytest_accel.workloads.demand import Demand, count, demand_of, explained_out_of_memory
 from pytest_accel.workloads.input_pipeline import rank_seed
-from pytest_accel.workloads.memory import explained_out_of_memory
 from pytest_accel.workloads.models.gpt import attention_backend
 from pytest_accel.workloads.optimizers import OPTIMIZERS, build_step_optimizer, clip_gradients
 from pytest_accel.workloads.parallel import blocks_of, check_shardable, data_parallel, local, shard
@@ -130,7 +129,6 @@ class Step:
         return next(self._source)
 
     def _run(self, body: StepBody) -> Any:
-        """Call the body of the step with the iterator of its batches, or replay it."""
         self.steps += 1
         with explained_out_of_memory(self._config):
             return (self._replay or body)(iter(self._next_batch, None))
@@ -207,8 +205,6 @@ class Step:
 
 
 class TrainStep(Step):
-    """Forward, loss, backward, update: one batch of training."""
-
     task = "train"
 
     def __init__(self, parts: Parts) -> None:
@@ -224,9 +220,7 @@ class TrainStep(Step):
             # Counted before sharding. Bytes are not known: weights come from other devices, in another type.
             self.demand = replace(self.demand, bytes_moved=None)
             shard(model, config.ranks, precision, self.device, seed=config.seed)
-        trainable = {
-            name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
-        }
+        trainable = {name: each for name, each in model.named_parameters() if each.requires_grad}
         if not trainable:
             raise StepError(f"{self.info.name}: no parameter requires a gradient. {NO_BENCHMARK}")
         optimizer = config.optimizer
@@ -240,21 +234,20 @@ class TrainStep(Step):
         if isinstance(optimizer, str) and not precision.scales_loss:  # a scaler skips updates
             self._states = OPTIMIZERS[optimizer].states
         self.configuration |= described | {"loss": loss_name, "label_smoothing": config.label_smoothing}
-        if not config.ddp:
-            self.configuration["ddp"] = False
-        if config.sharding is not None:
-            self.configuration["sharding"] = config.sharding
+        self.configuration |= {} if config.ddp else {"ddp": False}
+        self.configuration |= {"sharding": config.sharding} if config.sharding else {}
         parallel = config.ddp and config.sharding is None
         self._wrapped: Any = data_parallel(model, config.ranks) if parallel else model
         self._forward_loss: Any = self._compile_forward(parts, loss)
         self._trainable = tuple(trainable.values())
-        self._sampled = [(parameter, _sample(parameter)) for parameter in _evenly(self._trainable)]
+        number = min(SAMPLED_TENSORS, len(trainable))  # evenly from the first to the last
+        places = (index * (len(trainable) - 1) // max(1, number - 1) for index in range(number))
+        self._sampled = [(each, _sample(each)) for each in (self._trainable[place] for place in places)]
         self.loss: Any = None  # of the last step, on the device
 
     _build_optimizer = staticmethod(build_step_optimizer)
 
     def _compile_forward(self, parts: Parts, loss_function: Loss) -> Loss:
-        """Return the model and its loss as one compiled function of inputs and targets."""
         wrapped, precision, device = self._wrapped, self._precision, self.device
         reconstructs, micro_batches = parts.plan.reconstructs, self._micro_batches
         sharded = parts.config.sharding is not None
@@ -389,12 +382,6 @@ class InferStep(Step):
     def _release(self) -> None:
         super()._release()
         self._forward = self.output = None
-
-
-def _evenly(parameters: Sequence[Any]) -> list[Any]:
-    """Choose up to SAMPLED_TENSORS parameters, evenly from the first to the last."""
-    number = min(SAMPLED_TENSORS, len(parameters))
-    return [parameters[index * (len(parameters) - 1) // max(1, number - 1)] for index in range(number)]
 
 
 def _sample(parameter: Any) -> torch.Tensor:

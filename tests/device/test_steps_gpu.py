@@ -7,7 +7,7 @@ import gc
 import pytest
 import torch
 
-from pytest_accel.measure.errors import OutOfMemory
+from pytest_accel.measure.arguments import OutOfMemory
 from pytest_accel.workloads.precision import PRECISIONS
 from pytest_accel.workloads.step import InferStep, TrainStep
 from tests.support.steps import losses

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from pytest_accel.workloads import memory
+from pytest_accel.workloads import demand
 from pytest_accel.workloads.data.sources import RotatingSource
 from pytest_accel.workloads.parallel import local
 from pytest_accel.workloads.step import TrainStep
@@ -92,7 +92,7 @@ def clip_alike(group):
 
 def build_in_shards(group):
     """As for a model that is too large to be built whole."""
-    memory.UNSHARDED_SHARE = 0.0
+    demand.UNSHARDED_SHARE = 0.0
     try:
         with build(group, sharding="fsdp") as step:
             embedding = step.parts.model.embedding.weight
@@ -105,7 +105,7 @@ def build_in_shards(group):
             }
             return found | {"losses": losses(step)}
     finally:
-        memory.UNSHARDED_SHARE = 0.8
+        demand.UNSHARDED_SHARE = 0.8
 
 
 def own_model(group):

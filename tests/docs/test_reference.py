@@ -7,7 +7,6 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-import pytest_accel.plugin
 from pytest_accel.commands.registry import COMMANDS
 from pytest_accel.options import OPTIONS
 from pytest_accel.report.columns import METRICS_IN_COLUMNS
@@ -45,16 +44,6 @@ def test_every_option_and_argument_has_a_help_text():
         assert command.help
         for names, given in command.arguments:
             assert given.get("help"), f"{command.name}: {names}"
-
-
-def test_every_fixture_of_the_plugin_is_documented():
-    registered = {
-        name
-        for name, value in vars(pytest_accel.plugin).items()
-        if type(value).__name__ == "FixtureFunctionDefinition"
-    }
-    assert registered
-    assert registered == reference.fixture_functions().keys()
 
 
 def test_every_metric_of_a_column_is_documented():

@@ -13,7 +13,6 @@ HEAVY = {"torch", "numpy", "scipy", "torchvision", "timm", "transformers", "pynv
 # Imported from this package before any benchmark is collected, in every project that has the plugin installed.
 AT_START = {
     "pytest_accel",
-    "pytest_accel._version",
     "pytest_accel.stats",
     "pytest_accel.platforms.catalogue",
     "pytest_accel.stats.quantities",

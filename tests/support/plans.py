@@ -10,7 +10,7 @@ from pytest_accel.measure.rounds import Alone
 from pytest_accel.workloads.build import DATA_OF, make_plan
 from pytest_accel.workloads.config import StepConfig
 from pytest_accel.workloads.data.sources import Batch
-from pytest_accel.workloads.flops import count
+from pytest_accel.workloads.demand import count
 from pytest_accel.workloads.input_pipeline import ModelInfo, Plan
 from pytest_accel.workloads.tasks.detection import ScenePlan, resizing_of
 

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from torch import Tensor
+
 Split: TypeAlias = Literal["train", "test"]
-Tensor: TypeAlias = Any  # torch is untyped here
 
 JPEG_ENDINGS = (".jpeg", ".jpg")
 AGAIN = "Download or extract it again, or take it out of the data set."
@@ -40,7 +41,6 @@ class SyntheticDataWarning(UserWarning):
 
 
 def unreadable(where: object, problem: object, remedy: str = AGAIN) -> DataError:
-    """Return the error for one file, or one place in it."""
     if isinstance(problem, KeyError):
         problem = f"has no {problem}"
     said = next(iter(str(problem).splitlines()), type(problem).__name__)
@@ -48,12 +48,10 @@ def unreadable(where: object, problem: object, remedy: str = AGAIN) -> DataError
 
 
 def missing(name: str, searched: Iterable[Path | str], remedy: str) -> DataMissing:
-    """Return the error for a set that was found in none of the places."""
     return DataMissing(f"{name}: not found. Looked for {' and '.join(map(str, searched))}.\n{remedy}")
 
 
 def find_folder(root: Path | None, name: str, *candidates: str) -> Path:
-    """Return the first folder that exists under the root of all data sets."""
     if root is None:
         raise missing(
             name, ["a root folder, and none was given"], "Name the folder that holds the data sets."
@@ -91,16 +89,12 @@ def read_bytes(path: Path | str) -> Tensor:
 
 
 def read_json(path: Path, *, object_hook: Callable[[dict[str, Any]], Any] | None = None) -> Any:
-    """Return a JSON file's content; DataError where it is torn or something else."""
     with reading(path):
         data = path.read_bytes()
     try:
         return json.loads(data, object_hook=object_hook)
     except (ValueError, RecursionError) as error:
         raise unreadable(path, f"not JSON: {error}") from None
-
-
-# --- named data sets --------------------------------------------------------------------------------
 
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)

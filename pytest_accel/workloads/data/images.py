@@ -1,35 +1,35 @@
-"""Labelled image sets: all pixels in memory (CIFAR-100, MNIST, digits), or JPEGs in folders and tar shards."""
+"""Labelled image sets: all pixels in memory (CIFAR-100, MNIST, digits), or JPEGs in folders and tar shards.
+
+Shards are as webdataset writes them: `key.jpg` beside `key.cls`, not compressed. An index of offsets, built once, makes every
+image readable by itself, as in a folder.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import io
 import os
+import re
+import tarfile
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from pytest_accel.measure.errors import unknown_value
-from pytest_accel.workloads.data.files import (
-    IMAGE_SETS,
-    JPEG_ENDINGS,
-    DataError,
-    Split,
-    find_folder,
-    missing,
-    read_bytes,
-    read_json,
-    reading,
-    unreadable,
-)
+from pytest_accel.measure.arguments import unknown_value
+from pytest_accel.storage.files import replace_file
+from pytest_accel.workloads.data import files
 from pytest_accel.workloads.data.loader import ArrayImages, EncodedImages
-from pytest_accel.workloads.data.shards import open_shards
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-Tensor: TypeAlias = Any  # torch is untyped here
 CIFAR_RECORD_BYTES = 2 + 3 * 32 * 32  # the coarse label, the fine one, then red, green and blue planes
 CIFAR_PICKLE_BYTES = 200_000_000  # more than the published ones; a limit on what is read for its MD5
 MNIST_PREFIX = {"train": "train", "test": "t10k"}
@@ -39,13 +39,13 @@ Images: TypeAlias = ArrayImages | EncodedImages
 T = TypeVar("T", ArrayImages, EncodedImages)
 
 
-def open_images(root: Path | None, name: str, split: Split) -> Images:
+def open_images(root: Path | None, name: str, split: files.Split) -> Images:
     """Open one split of a named set under the root; `digits` needs no root.
 
     DataMissing where the set is not there, DataError where it is and cannot be read.
     """
-    if name not in IMAGE_SETS:
-        raise unknown_value("data", name, sorted(IMAGE_SETS))
+    if name not in files.IMAGE_SETS:
+        raise unknown_value("data", name, sorted(files.IMAGE_SETS))
     match name:
         case "digits":
             return _read_digits(split)
@@ -53,7 +53,7 @@ def open_images(root: Path | None, name: str, split: Split) -> Images:
             return _read_cifar100(root, split)
         case "mnist":
             return _read_mnist(root, split)
-    folder = find_folder(root, name, "food-101" if name == "food101" else name)
+    folder = files.find_folder(root, name, "food-101" if name == "food101" else name)
     for each in SPLIT_FOLDERS[split]:
         if shards := sorted((folder / each).glob("*.tar")):
             return _checked(open_shards(shards), name)
@@ -62,58 +62,55 @@ def open_images(root: Path | None, name: str, split: Split) -> Images:
 
 def _checked(images: T, name: str, path: Path | None = None) -> T:
     """Refuse labels without a class: on CUDA a device-side assertion, which ends the process."""
-    classes = IMAGE_SETS[name].classes
+    classes = files.IMAGE_SETS[name].classes
     wrong = torch.nonzero((images.labels < 0) | (images.labels >= classes)).flatten().tolist()
     if wrong:
         where = images.name(wrong[0]) if isinstance(images, EncodedImages) else f"{path}: image {wrong[0]}"
         problem = f"the label {images.labels[wrong[0]]} is not one of {name}'s {classes} classes"
-        raise unreadable(where, problem, "Is it the data set that its folder is named after?")
+        raise files.unreadable(where, problem, "Is it the data set that its folder is named after?")
     return images
-
-
-# --- in memory --------------------------------------------------------------------------------------
 
 
 def _in_memory(images: NDArray[np.uint8], labels: Any, name: str, path: Path) -> ArrayImages:
     if len(images) != len(labels):
-        raise unreadable(path, f"{len(labels)} labels for {len(images)} images")
+        raise files.unreadable(path, f"{len(labels)} labels for {len(images)} images")
     pixels, numbers = torch.from_numpy(np.array(images)), torch.from_numpy(np.array(labels, np.int64))
     return _checked(ArrayImages(images=pixels, labels=numbers), name, path)
 
 
-def _read_cifar100(root: Path | None, split: Split) -> ArrayImages:
+def _read_cifar100(root: Path | None, split: files.Split) -> ArrayImages:
     """Read the binary file where it is there, else the published pickle and no other: a pickle is a program."""
-    folder = find_folder(root, "cifar100", "cifar-100-binary", "cifar-100-python")
+    folder = files.find_folder(root, "cifar100", "cifar-100-binary", "cifar-100-python")
     if folder.name == "cifar-100-python":
         from torchvision.datasets import CIFAR100
 
         try:
-            with reading(folder):
+            with files.reading(folder):
                 for path in (folder / name for name in ("train", "test", "meta")):
                     if path.exists() and not (path.is_file() and path.stat().st_size <= CIFAR_PICKLE_BYTES):
                         problem = (
                             f"no file, or more than {CIFAR_PICKLE_BYTES} bytes; the published one is neither"
                         )
-                        raise unreadable(path, problem)
+                        raise files.unreadable(path, problem)
                 published = CIFAR100(folder.parent, train=split == "train")  # it checks all MD5s
         except RuntimeError as error:
-            if isinstance(error, DataError):
+            if isinstance(error, files.DataError):
                 raise
             problem = "not the published files, and another pickle could run code"
             remedy = "Extract cifar-100-python.tar.gz again. For other images write cifar-100-binary/."
-            raise unreadable(folder, problem, remedy) from None
+            raise files.unreadable(folder, problem, remedy) from None
         images = np.ascontiguousarray(published.data.transpose(0, 3, 1, 2))
         return _in_memory(images, published.targets, "cifar100", folder)
     path = folder / f"{split}.bin"
-    data = read_bytes(path).numpy()
+    data = files.read_bytes(path).numpy()
     if len(data) % CIFAR_RECORD_BYTES:
-        raise unreadable(path, f"torn: {len(data)} bytes are not whole records of {CIFAR_RECORD_BYTES}")
+        raise files.unreadable(path, f"torn: {len(data)} bytes are not whole records of {CIFAR_RECORD_BYTES}")
     records = data.reshape(-1, CIFAR_RECORD_BYTES)
     return _in_memory(records[:, 2:].reshape(-1, 3, 32, 32), records[:, 1], "cifar100", path)
 
 
-def _read_mnist(root: Path | None, split: Split) -> ArrayImages:
-    folder = find_folder(root, "mnist", "MNIST/raw")
+def _read_mnist(root: Path | None, split: files.Split) -> ArrayImages:
+    folder = files.find_folder(root, "mnist", "MNIST/raw")
     labels = folder / f"{MNIST_PREFIX[split]}-labels-idx1-ubyte"
     images = _read_idx(folder / f"{MNIST_PREFIX[split]}-images-idx3-ubyte", 28, 28)
     return _in_memory(images[:, None], _read_idx(labels), "mnist", labels)
@@ -121,34 +118,35 @@ def _read_mnist(root: Path | None, split: Split) -> ArrayImages:
 
 def _read_idx(path: Path, *extents: int) -> NDArray[np.uint8]:
     """Read a magic number (unsigned bytes, number of dimensions), big-endian dimensions, and one byte a value."""
-    data: NDArray[np.uint8] = read_bytes(path).numpy()
+    data: NDArray[np.uint8] = files.read_bytes(path).numpy()
     header = 8 + 4 * len(extents)
     count = (len(data) - header) // prod(extents)
     expected = np.array([0x0800 + 1 + len(extents), count, *extents], ">u4").tobytes() if count > 0 else b""
     if data[:header].tobytes() != expected or len(data) != header + count * prod(extents):
         shape = " x ".join(map(str, ("N", *extents)))
-        raise unreadable(path, f"torn, or not an idx file of {shape} bytes", "Download and gunzip it again.")
+        raise files.unreadable(
+            path, f"torn, or not an idx file of {shape} bytes", "Download and gunzip it again."
+        )
     return data[header:].reshape(-1, *extents)
 
 
-def _read_digits(split: Split) -> ArrayImages:
+def _read_digits(split: files.Split) -> ArrayImages:
     """Return scikit-learn's 8 x 8 digits, the first rows as train and the last as test: their writers differ."""
     try:
         from sklearn.datasets import load_digits
     except ImportError:
-        raise missing("digits", ["scikit-learn, which carries it"], "Run: pip install scikit-learn") from None
-    digits, train = load_digits(), IMAGE_SETS["digits"].train_images
+        raise files.missing(
+            "digits", ["scikit-learn, which carries it"], "Run: pip install scikit-learn"
+        ) from None
+    digits, train = load_digits(), files.IMAGE_SETS["digits"].train_images
     part = slice(train) if split == "train" else slice(train, None)
     images = (digits.images[part].astype(np.int64) * 255 // DIGITS_MAX).astype(np.uint8)
     return ArrayImages(images=torch.from_numpy(images)[:, None], labels=torch.from_numpy(digits.target[part]))
 
 
-# --- encoded ----------------------------------------------------------------------------------------
-
-
 def _open_files(root: Path, images: list[tuple[str, int]], name: str) -> EncodedImages:
     if not images:
-        raise unreadable(
+        raise files.unreadable(
             root,
             "holds no image",
             "Valid: <class>/*.JPEG, or *.tar shards with a .jpg and a .cls for each image.",
@@ -158,7 +156,7 @@ def _open_files(root: Path, images: list[tuple[str, int]], name: str) -> Encoded
     return _checked(EncodedImages(root=str(root), names=names, labels=labels), name)
 
 
-def _open_imagenet(folder: Path, split: Split) -> EncodedImages:
+def _open_imagenet(folder: Path, split: files.Split) -> EncodedImages:
     """Index `{train,val}/<class>/*.JPEG`; classes are numbered in the order of the training folders' names."""
     names = SPLIT_FOLDERS[split]
     split_folder = next((folder / name for name in names if (folder / name).is_dir()), folder / names[0])
@@ -167,20 +165,118 @@ def _open_imagenet(folder: Path, split: Split) -> EncodedImages:
     images: list[tuple[str, int]] = []
     for number, name in enumerate(classes):
         if name in there:
-            with reading(split_folder / name):
-                files = sorted(os.listdir(split_folder / name))  # noqa: PTH208 - a million of them
-            jpegs = [each for each in files if each.lower().endswith(JPEG_ENDINGS) and each[0] != "."]
+            with files.reading(split_folder / name):
+                listed = sorted(os.listdir(split_folder / name))  # noqa: PTH208 - a million of them
+            jpegs = [each for each in listed if each.lower().endswith(files.JPEG_ENDINGS) and each[0] != "."]
             images += [(f"{name}/{each}", number) for each in jpegs]
     return _open_files(split_folder, images, "imagenet")
 
 
-def _open_food101(folder: Path, split: Split) -> EncodedImages:
+def _open_food101(folder: Path, split: files.Split) -> EncodedImages:
     """Index `images/<class>/<id>.jpg` in the order of `meta/<split>.json`."""
     path = folder / "meta" / f"{split}.json"
-    listed = read_json(path)
+    listed = files.read_json(path)
     try:
         numbers = {name: number for number, name in enumerate(sorted(listed))}
         images = [(f"{image}.jpg", numbers[name]) for name, images in listed.items() for image in images]
     except (AttributeError, TypeError) as error:
-        raise unreadable(path, f"not lists of images by class: {error}") from None
+        raise files.unreadable(path, f"not lists of images by class: {error}") from None
     return _open_files(folder / "images", images, "food101")
+
+
+_AGAIN = "Copy or write the shard again: key.jpg and key.cls for each image, and nothing compressed."
+_MEMBER = re.compile(r"((?:.*/)?[^./]+)\.([^/]*)")  # key and extension, as webdataset separates them
+_CLASS_BYTES = 64  # more than the number of a class needs
+_TAIL_BYTES = 1 << 20  # of zeros after the end; tar's own padding is at most 10 KiB by default
+_INDEX = 1  # increase it when the columns of an index change
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ShardImages(EncodedImages):
+    shards: tuple[str, ...]  # names
+    places: NDArray[Any]  # of each image: shard, offset, size
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """The number of images of each shard, which are read in order: disks are faster that way."""
+        return tuple(np.bincount(self.places["shard"]).tolist())
+
+    def name(self, index: int) -> str:
+        return f"{self._shard(index)}: {os.fsdecode(self.names[index])}"
+
+    def read(self, index: int) -> Tensor:
+        place = self.places[index]
+        data = np.empty(place["size"], np.uint8)
+        with files.reading(self.name(index)):
+            count = os.preadv(_opened(self._shard(index)).fileno(), [data.data], int(place["offset"]))
+        if not 0 < count == len(data):
+            raise files.unreadable(self.name(index), f"short: {count} of {len(data)} bytes came", _AGAIN)
+        return torch.from_numpy(data)
+
+    def _shard(self, index: int) -> str:
+        return f"{self.root}/{self.shards[self.places[index]['shard']]}"
+
+
+@lru_cache(maxsize=16)  # a file closes with its last user
+def _opened(path: str) -> io.FileIO:
+    return io.FileIO(path)
+
+
+def open_shards(paths: list[Path]) -> ShardImages:
+    """Open the shards of a split. Their index is cached: tarfile takes minutes for all of ImageNet."""
+    state = str(_INDEX)
+    for path in paths:
+        with files.reading(path):
+            status = path.stat()
+        state += f"/{path.absolute()} {status.st_size} {status.st_mtime_ns}"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "pytest-accel")  # noqa: PTH111 - raises without a home
+    cached = cache / f"shards-{hashlib.blake2b(os.fsencode(state), digest_size=8).hexdigest()}.npy"
+    try:
+        index = np.load(cached, allow_pickle=False)
+    except (OSError, ValueError, EOFError):  # not there, or torn
+        rows = [(*image, shard) for shard, path in enumerate(paths) for image in _members(path)]
+        numbers = [(column, np.int64) for column in ("label", "offset", "size", "shard")]
+        index = np.array(rows, np.dtype([("name", f"S{max(len(row[0]) for row in rows)}"), *numbers]))
+        buffer = io.BytesIO()
+        np.save(buffer, index, allow_pickle=False)
+        with suppress(OSError):  # the next session builds it again
+            cached.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(cached, buffer.getvalue())
+    return ShardImages(
+        root=str(paths[0].parent),
+        names=np.array(index["name"]),
+        labels=torch.from_numpy(np.array(index["label"])),
+        shards=tuple(path.name for path in paths),
+        places=index[["shard", "offset", "size"]],
+    )
+
+
+def _members(path: Path) -> list[tuple[bytes, int, int, int]]:
+    images: dict[str, tuple[bytes, int, int]] = {}
+    classes: dict[str, int] = {}
+    where = str(path)
+    try:
+        with files.reading(path), path.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
+            for member in tar:
+                found = _MEMBER.fullmatch(member.name)
+                if found is None or not member.isreg():
+                    continue
+                key, extension = found[1], found[2].lower()
+                where = f"{path}: {member.name}"
+                if f".{extension}" in files.JPEG_ENDINGS:
+                    images[key] = os.fsencode(member.name), member.offset_data, member.size
+                elif extension == "cls":
+                    text = os.pread(file.fileno(), min(member.size, _CLASS_BYTES), member.offset_data)
+                    classes[key] = int(text.decode("ascii"))
+            tail = os.pread(file.fileno(), _TAIL_BYTES, tar.offset)
+    except (tarfile.TarError, ValueError, EOFError) as error:
+        raise files.unreadable(where, error, _AGAIN) from None
+    # tarfile takes a damaged header for the end, without an error.
+    if len(tail) < tarfile.BLOCKSIZE or any(tail):
+        raise files.unreadable(where, "torn or damaged after this member", _AGAIN)
+    if unpaired := images.keys() ^ classes.keys():
+        problem = "an image without .cls, or a .cls without an image"
+        raise files.unreadable(f"{path}: {min(unpaired)}", problem, _AGAIN)
+    if not images:
+        raise files.unreadable(path, "holds no image", _AGAIN)
+    return [(name, classes[key], offset, size) for key, (name, offset, size) in images.items()]

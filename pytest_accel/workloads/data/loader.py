@@ -18,6 +18,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data._utils.signal_handling import _remove_worker_pids
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-Tensor: TypeAlias = Any  # torch is untyped here
 # Has `__getitem__` of a request, as a DataLoader's data set; runs in worker processes and never touches a device
 Reader: TypeAlias = Any
 EncodedBatch: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]  # all bytes, length of each, labels, indices
@@ -36,13 +36,9 @@ EncodedBatch: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]  # all bytes, le
 TIMEOUT_S = 300.0  # for one batch: a file system that does not answer must not hang the benchmark
 POLL_S = 0.2  # between two checks for dead workers
 MAX_DEFAULT_WORKERS = 16
-SYNTHETIC_IMAGES = 64  # that a worker keeps and repeats: drawing pixels would cost more than moving them
 # How torch's messages about lost workers begin; any other RuntimeError comes from the reader itself.
 _TIMED_OUT = "DataLoader timed out"
 _LOST = (_TIMED_OUT, "DataLoader worker (pid", "Pin memory thread exited", "Too many open files")
-
-
-# --- order -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +64,6 @@ class TrainingOrder:
     _kept: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
 
     def indices(self, step: int) -> list[int]:
-        """Return the samples of this rank's batch at any step."""
         position = (step * self.world + self.rank) * self.batch_size
         taken: list[int] = []
         while len(taken) < self.batch_size:
@@ -130,9 +125,6 @@ def mixed_seed(seed: int, epoch: int) -> int:
     return int.from_bytes(hashlib.blake2b(f"{seed}/{epoch}".encode(), digest_size=4).digest(), "big")
 
 
-# --- readers ----------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ArrayImages:
     """A whole set in memory. A loader's reader of their batches: a set shorter than the order is repeated."""
@@ -169,11 +161,9 @@ class EncodedImages:
         return None
 
     def name(self, index: int) -> str:
-        """Return the path of an image."""
         return f"{self.root}/{os.fsdecode(self.names[index])}"
 
     def read(self, index: int) -> Tensor:
-        """Return the bytes of an image, uint8 in one dimension; DataError where they are missing."""
         return read_bytes(self.name(index))
 
     def __getitem__(self, wanted: BatchRequest) -> EncodedBatch:
@@ -188,20 +178,8 @@ def spare_cpus() -> int:
     return max(1, min(MAX_DEFAULT_WORKERS, len(os.sched_getaffinity(0)) - 1))
 
 
-def synthetic_images(*, channels: int, size: int, classes: int, seed: int) -> ArrayImages:
-    """Draw a few images of random pixels: workers repeat them, because drawing would cost more than moving them."""
-    random = torch.Generator().manual_seed(seed)
-    shape = (SYNTHETIC_IMAGES, channels, size, size)
-    return ArrayImages(
-        images=torch.randint(256, shape, dtype=torch.uint8, generator=random),
-        labels=torch.randint(classes, (SYNTHETIC_IMAGES,), generator=random),
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhotographReader:
-    """JPEGs, decoded, cropped and resized by the worker."""
-
     images: EncodedImages
     size: int
 
@@ -213,9 +191,6 @@ class PhotographReader:
             crop = crop_for(pixels.shape[1], pixels.shape[2], random)
             batch[place] = crop_on_host(pixels, crop, self.size)
         return batch, self.images.labels[torch.tensor(wanted.indices)]
-
-
-# --- worker processes -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, TypeAlias
 
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from pytest_accel.workloads.data.files import unreadable
-
-Tensor: TypeAlias = Any  # torch is untyped here
 
 CROP_AREA = (0.08, 1.0)  # share of the photograph, as ResNet's training recipe
 CROP_ASPECT = (3 / 4, 4 / 3)  # width over height
@@ -72,8 +70,6 @@ def _nvjpeg(encoded: Sequence[Tensor], device: torch.device) -> list[Tensor] | N
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crop:
-    """A rectangle of whole pixels, and whether it is mirrored."""
-
     top: int
     left: int
     height: int
@@ -102,7 +98,6 @@ def _center(height: int, width: int, side: int, *, mirrored: bool) -> Crop:
 
 
 def crop_on_host(pixels: Tensor, crop: Crop, size: int) -> Tensor:
-    """Crop an image and resize it to a square, in bytes."""
     part = pixels[:, crop.top : crop.top + crop.height, crop.left : crop.left + crop.width]
     resized = resize_on_host(part, (size, size))
     return resized.flip(-1) if crop.mirrored else resized
@@ -114,8 +109,6 @@ def resize_on_host(pixels: Tensor, size: tuple[int, int]) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInput:
-    """What a model reads: shape, dtype, device and normalization."""
-
     channels: int
     size: int  # pixels, height and width
     device: torch.device
@@ -166,7 +159,6 @@ def scale_and_shift(
 
 
 def shift_randomly(pixels: Tensor, random: torch.Generator) -> Tensor:
-    """Shift every image by up to an eighth of it in both directions, filled with black."""
     count, _, height, width = pixels.shape
     margin = max(1, min(height, width) // SHIFT_DIVISOR)
     padded = F.pad(pixels, (margin,) * 4)
@@ -179,7 +171,6 @@ def shift_randomly(pixels: Tensor, random: torch.Generator) -> Tensor:
 
 
 def flip_randomly(pixels: Tensor, random: torch.Generator) -> Tensor:
-    """Mirror each image with probability one half."""
     chosen = torch.rand(len(pixels), 1, 1, 1, generator=random, device=pixels.device) < 0.5
     return torch.where(chosen, pixels.flip(-1), pixels)
 
@@ -204,22 +195,17 @@ class CropResize:
     def __call__(self, images: Sequence[Tensor], crops: Sequence[Crop]) -> Tensor:
         wanted = self._wanted
         pixels = torch.cat([image.flatten() for image in images])
-        places = torch.tensor(_crop_offsets(images, crops))
+        offsets, begin = [], 0  # of each crop in the pixels of all images; its strides and extent
+        for image, crop in zip(images, crops, strict=True):
+            _, height, width = image.shape
+            first = begin + crop.top * width + crop.left
+            offsets.append([first, width, height * width, crop.height, crop.width, crop.mirrored])
+            begin += image.numel()
+        places = torch.tensor(offsets)
         if wanted.device.type == "cuda":
             places = places.pin_memory().to(wanted.device, non_blocking=True)
         batch = self._sample(pixels, places, self._scale, self._shift, size=wanted.size, dtype=wanted.dtype)
         return batch.permute(0, 3, 1, 2).contiguous(memory_format=wanted.memory_format)
-
-
-def _crop_offsets(images: Sequence[Tensor], crops: Sequence[Crop]) -> list[list[int]]:
-    """Return where each crop is in the flattened pixels of all images, and its strides and extent."""
-    places, begin = [], 0
-    for image, crop in zip(images, crops, strict=True):
-        _, height, width = image.shape
-        first = begin + crop.top * width + crop.left
-        places.append([first, width, height * width, crop.height, crop.width, crop.mirrored])
-        begin += image.numel()
-    return places
 
 
 def _sample(

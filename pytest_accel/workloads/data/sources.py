@@ -1,12 +1,4 @@
-"""Batch sources: endless streams of batches on the device, ready for a step.
-
-BatchSource
-├── RotatingSource  a few batches made on the device once: the step and nothing else
-├── MemorySource    samples in the memory of the device, or in a mapped file
-├── LoaderSource    from worker processes, copied ahead beside the steps
-├── DecodingSource  JPEGs from worker processes, decoded on the device beside the steps
-└── SplitSource     small batches cut from the large ones of a LoaderSource
-"""
+"""Batch sources: endless streams of batches on the device, ready for a step."""
 
 from __future__ import annotations
 
@@ -19,19 +11,13 @@ from random import Random
 from typing import Any, TypeAlias
 
 import torch
+from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
+from pytest_accel.workloads.data import loader
 from pytest_accel.workloads.data.files import DataError
-from pytest_accel.workloads.data.loader import (
-    TIMEOUT_S,
-    EncodedBatch,
-    EncodedImages,
-    HostBatches,
-    TrainingOrder,
-)
 from pytest_accel.workloads.data.pixels import CropResize, crop_for, decode_on_device
 
-Tensor: TypeAlias = Any  # torch is untyped here
 Batch: TypeAlias = tuple[Any, Any]  # inputs and targets: tensors, or named tuples of tensors
 
 COPIED_AHEAD = 2  # batches on their way to the device while a step runs
@@ -57,27 +43,18 @@ class BatchSource:
 
 
 class RotatingSource(BatchSource):
-    """Existing batches in turn."""
-
     loads = False
 
     def __init__(self, batches: Sequence[Batch]) -> None:
         super().__init__(cycle(batches))
 
 
-class MemorySource(BatchSource):
-    """Samples in memory: `read` selects those of each step, in the order of a rank."""
-
-    def __init__(self, order: TrainingOrder, read: Callable[[list[int]], Batch]) -> None:
-        super().__init__(map(read, map(order.indices, count())))
-
-
 def resident(
     samples: Batch,  # tensors whose first dimension counts samples
-    order: TrainingOrder,
+    order: loader.TrainingOrder,
     finish: Callable[[Any], Batch],  # converts selected samples to what a step reads
     device: torch.device,
-) -> MemorySource:
+) -> BatchSource:
     """Return a source of a whole set on the device: a step selects its samples there."""
     there = tree_map(lambda tensor: tensor.to(device), samples)
 
@@ -87,7 +64,7 @@ def resident(
             indices = indices.pin_memory().to(device, non_blocking=True)
         return finish(tree_map(lambda tensor: tensor[indices], there))
 
-    return MemorySource(order, read)
+    return BatchSource(map(read, map(order.indices, count())))
 
 
 class LoaderSource(BatchSource):
@@ -95,7 +72,7 @@ class LoaderSource(BatchSource):
 
     def __init__(
         self,
-        batches: HostBatches,
+        batches: loader.HostBatches,
         arrive: Callable[[Any], Batch],  # converts what workers read, on the device, to what a step reads
         device: torch.device,
     ) -> None:
@@ -132,8 +109,8 @@ class DecodingSource(BatchSource):
 
     def __init__(
         self,
-        batches: HostBatches,
-        images: EncodedImages,
+        batches: loader.HostBatches,
+        images: loader.EncodedImages,
         crop_resize: CropResize,
         device: torch.device,
         *,
@@ -158,10 +135,10 @@ class DecodingSource(BatchSource):
             work = next(self._host), next(self._numbers)
             self._ahead.append(self._threads.submit(self._decoded, *work))
         try:
-            return _receive(*self._ahead.popleft().result(timeout=TIMEOUT_S))
+            return _receive(*self._ahead.popleft().result(timeout=loader.TIMEOUT_S))
         except TimeoutError:
             self._hung = True
-            message = f"loader: a batch was not decoded within {TIMEOUT_S:.0f} s. Is the device hung?"
+            message = f"loader: a batch was not decoded within {loader.TIMEOUT_S:.0f} s. Is the device hung?"
             raise DataError(message) from None
 
     def close(self) -> None:
@@ -174,7 +151,7 @@ class DecodingSource(BatchSource):
         on_device = self._device.type == "cuda"
         self._own.stream = torch.cuda.Stream(self._device, priority=-1) if on_device else None
 
-    def _decoded(self, host: EncodedBatch, number: int) -> tuple[Batch, Any]:
+    def _decoded(self, host: loader.EncodedBatch, number: int) -> tuple[Batch, Any]:
         flat, lengths, labels, indices = host
         stream = self._own.stream
         with torch.cuda.stream(stream):  # of None: nothing

@@ -16,7 +16,6 @@ from pytest_accel.workloads.config import StepConfig
 
 
 def check_tuned(config: StepConfig) -> None:
-    """Refuse `tuned` where no layer would be replaced, before a model is built."""
     if config.tuned and (reason := _why_not_tuned(config)):
         raise ValueError(f"tuned: {reason} Without tuned=True the model of the library is measured.")
 

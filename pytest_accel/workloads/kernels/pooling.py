@@ -116,7 +116,6 @@ def _empty_pixels(gradient: torch.Tensor, which: torch.Tensor) -> torch.Tensor: 
 
 
 def empty_last(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
-    """Return an empty channels-last tensor with the type and device of another."""
     return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=torch.channels_last)
 
 

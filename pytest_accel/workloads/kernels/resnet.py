@@ -45,7 +45,6 @@ class Stem(nn.Conv2d):
 
 
 def divides_into_blocks(images: torch.Tensor, side: int = 2) -> bool:
-    """Return whether height and width divide into blocks."""
     return images.shape[-2] % side == 0 == images.shape[-1] % side
 
 
@@ -108,8 +107,6 @@ def fused_stem_max_pool(found: torch.Tensor) -> torch.Tensor:
     return maxima.contiguous(memory_format=torch.channels_last)
 
 
-# --- fused conv-BN-ReLU, for inference --------------------------------------------------------------
-
 CHANNELS = 8  # both channel counts are a multiple: as cuDNN's kernels read them
 
 
@@ -161,7 +158,6 @@ def fuse_conv_bn_relu(model: nn.Module) -> None:
 
 
 def _pairs(block: BasicBlock | Bottleneck) -> list[tuple[nn.Module, nn.Module]]:
-    """Return the convolutions in sequence and that of the shortcut, each with its batch norm."""
     numbers = (1, 2, 3) if isinstance(block, Bottleneck) else (1, 2)
     pairs = [(getattr(block, f"conv{each}"), getattr(block, f"bn{each}")) for each in numbers]
     return pairs if block.downsample is None else [*pairs, (*block.downsample,)]

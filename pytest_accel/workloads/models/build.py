@@ -1,7 +1,4 @@
-"""Models by name or by callable: random weights from a fixed seed, never a download.
-
-Names come from torchvision, timm (`timm/NAME`) and this package (`zoo/NAME`).
-"""
+"""Models by name or by callable: random weights from a fixed seed, never a download."""
 
 from __future__ import annotations
 
@@ -18,14 +15,9 @@ from torch import nn
 from pytest_accel.stats.quantities import did_you_mean
 from pytest_accel.workloads.config import Model, StepConfig, callable_name
 from pytest_accel.workloads.input_pipeline import ModelInfo, ModelTask
-from pytest_accel.workloads.models import bert, convnets, dino, gpt, segmentation
+from pytest_accel.workloads.models import dino, gpt, zoo
 from pytest_accel.workloads.models.detection import build_detector
 
-WHERE_NAMES_COME_FROM = (
-    "Names come from torchvision ('resnet50'; torchvision.models.list_models()), timm ('timm/NAME'; "
-    "timm.list_models()) and the zoo of pytest-accel ('zoo/NAME': {zoo}). "
-    "Or pass any callable that returns an nn.Module."
-)
 # Arguments that every model is built with: a second value for one of them would be a TypeError.
 BUILD_ARGUMENTS = ("device", "image_size", "model", "num_classes", "seed")
 
@@ -36,13 +28,13 @@ Recipe: TypeAlias = tuple[Callable[[], nn.Module], ModelInfo]
 
 # Builders by name, the task and the package that they need
 _BUILDERS: tuple[tuple[Mapping[str, Any], Any, ModelTask, str], ...] = (
-    (segmentation.SEGFORMERS, segmentation.build_segformer, "segmentation", "segmentation_models_pytorch"),
-    (segmentation.DEEPLABS, segmentation.build_deeplabv3plus, "segmentation", "segmentation_models_pytorch"),
+    (zoo.SEGFORMERS, zoo.build_segformer, "segmentation", "segmentation_models_pytorch"),
+    (zoo.DEEPLABS, zoo.build_deeplabv3plus, "segmentation", "segmentation_models_pytorch"),
     (dino.DINO_SHAPES, dino.build_dino, "detection", "timm"),
     (gpt.GPT_SHAPES, gpt.build_gpt, "language", "torch"),
-    (convnets.WIDE_RESNET_WIDTHS, convnets.build_wide_resnet, "classification", "torch"),
-    (convnets.AUTOENCODER_WIDTHS, convnets.build_autoencoder, "reconstruction", "torch"),
-    (bert.BERT_SHAPES, bert.build_bert, "answering", "transformers"),
+    (zoo.WIDE_RESNET_WIDTHS, zoo.build_wide_resnet, "classification", "torch"),
+    (zoo.AUTOENCODER_WIDTHS, zoo.build_autoencoder, "reconstruction", "torch"),
+    (zoo.BERT_SHAPES, zoo.build_bert, "answering", "transformers"),
 )
 ZOO = {
     name: (partial(build, name), task, package) for names, build, task, package in _BUILDERS for name in names
@@ -60,7 +52,6 @@ def task_of(model: Model) -> ModelTask | None:
 
 
 def check_model_options(config: StepConfig) -> None:
-    """Refuse model_options that are arguments of every step."""
     for option, value in config.model_options.items():
         if option in BUILD_ARGUMENTS:
             remedy = (
@@ -106,7 +97,6 @@ def build_model(
 def _find(
     model: Model, *, num_classes: int | None, image_size: int | None, options: dict[str, Any]
 ) -> Recipe:
-    """Return how a model is built, without building it."""
     if not isinstance(model, str):
         info = ModelInfo(name=callable_name(model), image_size=image_size, own=True)
         return partial(model, **options), info
@@ -146,7 +136,6 @@ def _from_torchvision(name: str, image_size: int | None, options: dict[str, Any]
 
 @cache
 def _torchvision_tasks() -> dict[str, ModelTask]:
-    """Return torchvision's models that a step can be built from, each with its task."""
     if find_spec("torchvision") is None:
         return {}
     from torchvision import models
@@ -190,7 +179,7 @@ def _from_zoo(name: str, image_size: int | None, options: dict[str, Any]) -> Rec
         name=f"zoo/{name}",
         task=task,
         image_size=image_size,
-        crop=segmentation.CROPS.get(name),
+        crop=zoo.CROPS.get(name),
         channels=options.get("channels"),
     )
     return partial(build, **options), info
@@ -227,8 +216,12 @@ def _unknown_model(name: str, known: list[str], what: str) -> ValueError:
         import timm  # slow to import, but the next question is whether timm has it
 
         hint = did_you_mean(f"timm/{name}", [f"timm/{known}" for known in timm.list_models()])
-    where = WHERE_NAMES_COME_FROM.format(zoo=", ".join(f"zoo/{name}" for name in ZOO))
-    return ValueError(f"model: {name!r} {what}.{hint} {where}")
+    ours = ", ".join(f"zoo/{name}" for name in ZOO)
+    return ValueError(
+        f"model: {name!r} {what}.{hint} Names come from torchvision ('resnet50'; torchvision.models.list_models()), timm "
+        f"('timm/NAME'; timm.list_models()) and the zoo of pytest-accel ('zoo/NAME': {ours}). "
+        "Or pass any callable that returns an nn.Module."
+    )
 
 
 @contextmanager

@@ -56,11 +56,6 @@ def corners_px(boxes: Tensor, sizes: Tensor) -> Tensor:
     return to_corners(boxes) * extent
 
 
-def to_centres(corners: Tensor) -> Tensor:
-    first, last = corners.split(2, dim=-1)
-    return torch.cat(((first + last) / 2, last - first), dim=-1)
-
-
 def generalized_iou(corners: Tensor, others: Tensor) -> Tensor:
     """Return the GIoU (arXiv:1902.09630) of boxes given by their corners, from -1 to 1. Shapes are broadcast."""
 
@@ -125,7 +120,8 @@ def move_corners(boxes: Tensor, positive: Tensor) -> Tensor:
     far = torch.rand_like(boxes) + (~positive)[..., None]
     sign = torch.where(torch.rand_like(boxes) < 0.5, -1.0, 1.0)
     half_sizes = boxes[..., 2:].repeat(1, 1, 2) / 2
-    return to_centres((to_corners(boxes) + BOX_NOISE * far * sign * half_sizes).clamp(0, 1))
+    first, last = (to_corners(boxes) + BOX_NOISE * far * sign * half_sizes).clamp(0, 1).split(2, dim=-1)
+    return torch.cat(((first + last) / 2, last - first), dim=-1)
 
 
 def may_see(group: Tensor) -> Tensor:
@@ -207,7 +203,6 @@ def matching_costs(predictions: Predictions, targets: Targets) -> Tensor:
 
 
 def matched_loss(predictions: Predictions, targets: Targets, matched: Tensor) -> Tensor:
-    """Return the loss, given the matched object of each query."""
     logits, boxes, denoised_logits, denoised_boxes, noise = predictions
     targets = targets.without_padding()
     total = _sum(logits, boxes, targets, target=matched.clamp(min=0), positive=matched != UNMATCHED)
@@ -354,8 +349,6 @@ class TorchvisionDetector(nn.Module):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Padded:
-    """Images of one shape, where the library expects a list."""
-
     images: Tensor
     sizes: list[tuple[int, int]]  # of each without its padding
 

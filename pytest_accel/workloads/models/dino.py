@@ -20,8 +20,6 @@ from pytest_accel.workloads.models.detection import MATCHING, Predictions, Scene
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DinoShape:
-    """Sizes of a DINO."""
-
     backbone: str  # a Swin's name in timm
     backbone_options: Mapping[str, Any] = field(default_factory=dict)  # of timm's builder
     stages: tuple[int, ...]  # of the Swin whose maps are used
@@ -60,13 +58,10 @@ SMALLEST = 1e-5  # of the image: smallest value that a logit is taken of
 
 
 def build_dino(name: str, **changes: Any) -> Dino:
-    """Return the named DINO; keywords change single sizes of its shape."""
     return Dino(replace(DINO_SHAPES[name], **changes))
 
 
 class Dino(nn.Module):
-    """Scenes -> Predictions."""
-
     def __init__(self, shape: DinoShape) -> None:
         super().__init__()
         self.shape = shape
@@ -160,7 +155,11 @@ class Proposer(nn.Module):
                 f"images: their {tokens.shape[1]} tokens cannot propose {self.queries} boxes. "
                 "Give larger images, or a model with fewer queries: model_options={'queries': N}."
             )
-        plain = proposals_of(places)
+        sizes = [  # a square box at every token
+            places.in_image.new_full((height * width, 2), PROPOSED_SIZE * 2**level)
+            for level, (height, width) in enumerate(places.sizes)
+        ]
+        plain = torch.cat((places.in_image, torch.cat(sizes).expand_as(places.in_image)), dim=-1)
         inside = ((plain > BORDER) & (plain < 1 - BORDER)).all(dim=-1) & ~places.padding
         # Most tokens are not chosen and have no gradient. Not under no_grad: autocast would cache the weights that it
         # casts there without a gradient, and use them again below.
@@ -169,15 +168,6 @@ class Proposer(nn.Module):
         best = self.norm(self.change(tokens.gather(1, chosen.expand(-1, -1, tokens.shape[-1]))))
         anchors = torch.logit(plain.gather(1, chosen.expand(-1, -1, 4)), eps=SMALLEST)
         return self.classes(best), anchors + self.boxes(best)
-
-
-def proposals_of(places: Places) -> Tensor:
-    """Return (images, tokens, 4): a square box at every token."""
-    sizes = [
-        places.in_image.new_full((height * width, 2), PROPOSED_SIZE * 2**level)
-        for level, (height, width) in enumerate(places.sizes)
-    ]
-    return torch.cat((places.in_image, torch.cat(sizes).expand_as(places.in_image)), dim=-1)
 
 
 class Decoder(nn.Module):
@@ -242,13 +232,7 @@ def places_of(sizes: LevelSizes, extent: Tensor) -> Places:
         centres.append(centre.flatten(0, 1))
         padding.append(outside(height, width, extent).flatten(1))
     in_padded = torch.cat(centres)[None]
-    return Places(
-        sizes=sizes,
-        in_padded=in_padded,
-        in_image=in_padded / extent,
-        padding=torch.cat(padding, dim=1),
-        extent=extent,
-    )
+    return Places(sizes, in_padded, in_padded / extent, torch.cat(padding, dim=1), extent)
 
 
 def outside(height: int, width: int, extent: Tensor) -> Tensor:
@@ -266,8 +250,6 @@ def sine(coordinates: Tensor, width: int, *, temperature: float) -> Tensor:
 
 
 class FeedForward(nn.Module):
-    """Two linear layers with a ReLU, a residual connection and a norm."""
-
     def __init__(self, shape: DinoShape) -> None:
         super().__init__()
         self.up = nn.Linear(shape.width, shape.feedforward)
@@ -279,8 +261,6 @@ class FeedForward(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """Deformable self-attention over the tokens of all levels."""
-
     def __init__(self, shape: DinoShape) -> None:
         super().__init__()
         self.attention = DeformableAttention(shape)
@@ -293,8 +273,6 @@ class EncoderLayer(nn.Module):
 
 
 class QuerySelfAttention(nn.Module):
-    """Masked self-attention of the queries."""
-
     def __init__(self, shape: DinoShape) -> None:
         super().__init__()
         self.heads = shape.heads
@@ -311,8 +289,6 @@ class QuerySelfAttention(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Self-attention of the queries, then deformable attention to tokens around their boxes."""
-
     def __init__(self, shape: DinoShape) -> None:
         super().__init__()
         self.attention = QuerySelfAttention(shape)

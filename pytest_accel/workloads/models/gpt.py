@@ -24,8 +24,6 @@ PAD_TO = 128  # elements; tensor cores want 64, and 128 divides evenly over two 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GptShape:
-    """The sizes of a GPT."""
-
     layers: int
     width: int
     heads: int
@@ -40,7 +38,6 @@ class GptShape:
 
     @property
     def parameters(self) -> int:
-        """The number of parameters, before a model is built."""
         block = 12 * self.width**2 + 4 * self.width
         words = self.padded_vocabulary * self.width
         return self.layers * block + (1 if self.tied else 2) * words + 2 * self.width
@@ -58,13 +55,10 @@ GPT_SHAPES = {
 
 
 def build_gpt(name: str, **changes: Any) -> GPT:
-    """Return the named GPT; keyword arguments change single sizes of its shape."""
     return GPT(replace(GPT_SHAPES[name], **changes))
 
 
 class CausalAttention(nn.Module):
-    """Causal self-attention with rotary positions."""
-
     def __init__(self, shape: GptShape) -> None:
         super().__init__()
         self.heads = shape.heads
@@ -81,8 +75,6 @@ class CausalAttention(nn.Module):
 
 
 class GptBlock(nn.Module):
-    """Attention and a GELU MLP, each added to the residual stream."""
-
     def __init__(self, shape: GptShape) -> None:
         super().__init__()
         self.norm1, self.attention = nn.LayerNorm(shape.width), CausalAttention(shape)
@@ -120,7 +112,6 @@ class GPT(nn.Module):
         self.initialize()
 
     def initialize(self) -> None:
-        """Draw all weights, or this rank's shards of them."""
         for name, parameter in self.named_parameters():
             here = local(parameter)
             if parameter.dim() > 1:  # GPT-2: .02, and what adds to the residual stream shrinks with depth
@@ -131,19 +122,14 @@ class GPT(nn.Module):
         for buffer, angles in zip((self.cos, self.sin), rotary_angles(self.shape), strict=True):
             buffer.copy_(angles)
 
-    def stream(self, tokens: Tensor) -> Tensor:
-        """Return the embedded tokens in autocast's type."""
-        x = self.embedding(tokens)
-        device = x.device.type
-        if x.is_meta or not torch.is_autocast_enabled(device):
-            return x
-        return x.to(torch.get_autocast_dtype(device))
-
     def forward(self, tokens: Tensor) -> Tensor:
         cos, sin = self.cos[: tokens.shape[1]], self.sin[: tokens.shape[1]]
         # Not on the meta device, where FLOPs are counted: recomputation is not counted.
         recompute = self.shape.checkpoint and self.training and not tokens.is_meta
-        x = self.stream(tokens)
+        x = self.embedding(tokens)
+        device = x.device.type
+        if not x.is_meta and torch.is_autocast_enabled(device):
+            x = x.to(torch.get_autocast_dtype(device))
         for block in self.blocks:
             x = checkpoint(block, x, cos, sin, use_reentrant=False) if recompute else block(x, cos, sin)
         return self.head(self.norm(x))

@@ -19,37 +19,20 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from pytest_accel.workloads.config import MEMORY_FORMATS, Configuration, Loss, StepConfig
-from pytest_accel.workloads.data.files import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    Split,
-    find_folder,
-    read_bytes,
-    read_json,
-    unreadable,
-)
-from pytest_accel.workloads.data.loader import mixed_seed, stream_seed
+from pytest_accel.workloads.data import files
+from pytest_accel.workloads.data.loader import BatchRequest, mixed_seed, stream_seed
 from pytest_accel.workloads.data.pixels import decode_on_host, resize_on_host, scale_and_shift
 from pytest_accel.workloads.data.sources import Batch
-from pytest_accel.workloads.input_pipeline import (
-    InputPipeline,
-    ModelInfo,
-    Plan,
-    Sizes,
-    files_configuration,
-    no_smoothing,
-    shape_name,
-    through_loader,
-)
+from pytest_accel.workloads.input_pipeline import InputPipeline, ModelInfo, Plan, Sizes, shape_name
 from pytest_accel.workloads.models.detection import Predictions, Scenes, Targets, dino_loss
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-Tensor: TypeAlias = Any  # torch is untyped here
 Bucket: TypeAlias = tuple[int, int]  # height, width in pixels
 
 COCO_CLASSES = 80
@@ -67,7 +50,6 @@ class Resizing:
     buckets: tuple[Bucket, ...]
 
     def resized(self, sizes: NDArray[Any], short_sides: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the heights and widths, (N, 2), of images of these sizes with these short sides."""
         short, long = sizes.min(axis=1), sizes.max(axis=1)
         scale = np.minimum(short_sides / short, self.longest / long)
         resized: NDArray[np.int64] = np.maximum(1, np.rint(sizes * scale[:, None])).astype(np.int64)
@@ -101,13 +83,11 @@ MANY_SCALES = Resizing(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DetectionRequest:
-    """Samples of one rank and one step, their bucket, and the seed of their mirroring."""
+class DetectionRequest(BatchRequest):
+    """Samples whose seed is that of their mirroring, and their bucket."""
 
     bucket: Bucket
-    indices: Sequence[int]
     sizes: Sequence[tuple[int, int]]  # height and width that each is resized to
-    seed: int | None = None  # of the first, the next one has the next; None: no image is mirrored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -126,7 +106,6 @@ class BucketOrder:
     seed: int = 0
 
     def requests(self, *, augment: bool) -> Iterator[DetectionRequest]:
-        """Yield this rank's share of every step."""
         first_seed = stream_seed(self.seed, self.rank)
         begin = self.rank * self.batch_size
         for step, (bucket, taken) in enumerate(self._steps()):
@@ -158,8 +137,6 @@ class BucketOrder:
 
 
 class DetectionBatch(NamedTuple):
-    """A batch as a worker makes it."""
-
     pixels: Tensor  # uint8 (batch, 3, height, width); zeros where the padding is
     sizes: Tensor  # int64 (batch, 2): height and width of the image inside
     boxes: Tensor  # float32 (batch, max_gt, 4); zeros where there is none
@@ -188,9 +165,8 @@ class CocoSet:
         return max(MAX_GT, -(-most // MAX_GT_STEP) * MAX_GT_STEP)
 
     def pixels(self, index: int) -> Tensor:
-        """Return an image, uint8 (3, height, width)."""
         path = str(Path(self.folder, self.names[index]))
-        return decode_on_host(read_bytes(path), path)
+        return decode_on_host(files.read_bytes(path), path)
 
     def __getitem__(self, wanted: DetectionRequest) -> DetectionBatch:
         """Decode, resize, mirror and pad the images of a batch."""
@@ -216,12 +192,12 @@ class CocoSet:
         return batch
 
 
-def open_coco(root: Path | None, split: Split) -> CocoSet:
+def open_coco(root: Path | None, split: files.Split) -> CocoSet:
     """Read one split under `root/coco`; DataMissing where it holds no annotations."""
     part = COCO_PARTS[split]
-    folder = find_folder(root, "coco", "coco/annotations").parent
+    folder = files.find_folder(root, "coco", "coco/annotations").parent
     path = folder / "annotations" / f"instances_{part}.json"
-    return _coco_set(read_json(path, object_hook=_without_outline), path, folder / part)
+    return _coco_set(files.read_json(path, object_hook=_without_outline), path, folder / part)
 
 
 def _without_outline(entry: dict[str, Any]) -> dict[str, Any]:
@@ -250,9 +226,11 @@ def _coco_set(content: Any, path: Path, images_folder: Path) -> CocoSet:
         where = str(path)
         boxes = np.array([row[2] for row in rows], np.float32).reshape(-1, 4)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise unreadable(where, error, "Download the annotations again, or correct the entry.") from None
+        raise files.unreadable(
+            where, error, "Download the annotations again, or correct the entry."
+        ) from None
     if not images:
-        raise unreadable(path, "lists no image")
+        raise files.unreadable(path, "lists no image")
     image_of, label_of = (np.array([row[column] for row in rows], np.int64) for column in (0, 1))
     shares = np.clip(boxes / np.tile(sizes[image_of][:, ::-1], 2), 0, 1)
     first, last = shares[:, :2], shares[:, 2:]
@@ -330,8 +308,6 @@ def synthetic_detection(
 class ScenePlan(Plan):
     """Images padded to a few shapes, each with its boxes padded to one number."""
 
-    name: str
-    batch_size: int
     resizing: Resizing  # of photographs; its largest landscape bucket is the shape of synthetic images
     labels: int = COCO_CLASSES  # labels are in range(labels); a model may tell more apart
     max_gt: int = MAX_GT
@@ -360,11 +336,10 @@ class ScenePlan(Plan):
         return as_scenes(random.device, dtype, memory_format)(drawn)
 
     def loss(self, label_smoothing: float) -> tuple[str, Loss]:
-        no_smoothing(label_smoothing, "detection")
+        self.no_smoothing(label_smoothing, "detection")
         return "detection", detection_loss
 
-    def find(self, root: Path | None, split: Split) -> CocoSet:
-        return open_coco(root, split)
+    find = staticmethod(open_coco)
 
     def read(self, config: StepConfig, data: CocoSet) -> InputPipeline:
         most = int(data.labels.max(initial=0))
@@ -387,8 +362,8 @@ class ScenePlan(Plan):
         sampler = order.requests(augment=config.augment and config.training)
         arrive = as_scenes(config.device, config.dtype, config.memory_format)
         return InputPipeline(
-            source=through_loader(config, data, sampler, arrive),
-            configuration=files_configuration(config, images=len(data))
+            source=self.through_loader(config, data, sampler, arrive),
+            configuration=self.files_configuration(config, images=len(data))
             | {
                 "short_sides": f"{min(resizing.short_sides)} to {max(resizing.short_sides)}",
                 "input_shape": " ".join(shape_name(3, *bucket) for bucket in resizing.buckets),
@@ -424,7 +399,7 @@ def as_scenes(
     device: torch.device, dtype: torch.dtype, memory_format: str
 ) -> Callable[[DetectionBatch], Batch]:
     """Return a function that turns bytes and boxes on a device into what a detector reads, without waiting."""
-    scale, shift = scale_and_shift(IMAGENET_MEAN, IMAGENET_STD, device=device, dtype=dtype)
+    scale, shift = scale_and_shift(files.IMAGENET_MEAN, files.IMAGENET_STD, device=device, dtype=dtype)
 
     def arrive(batch: DetectionBatch) -> Batch:
         pixels, sizes, boxes, labels, valid = batch

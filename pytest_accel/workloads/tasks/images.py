@@ -13,39 +13,15 @@ from torch.nn import functional as F
 
 from pytest_accel.measure.device import DEVICE_QUEUES, MOST_QUEUES, is_nvidia, widen_device_queues
 from pytest_accel.workloads.config import DECODERS, MEMORY_FORMATS, Configuration, Loss, StepConfig
+from pytest_accel.workloads.data import loader
 from pytest_accel.workloads.data.files import IMAGE_SETS, SlowDecodingWarning, Split
 from pytest_accel.workloads.data.images import Images, open_images
-from pytest_accel.workloads.data.loader import (
-    ArrayImages,
-    EncodedImages,
-    PhotographReader,
-    Reader,
-    TrainingOrder,
-    evaluation_order,
-    spare_cpus,
-    synthetic_images,
-)
 from pytest_accel.workloads.data.pixels import CropResize, ModelInput, PixelTransform
-from pytest_accel.workloads.data.sources import (
-    Batch,
-    BatchSource,
-    DecodingSource,
-    SplitSource,
-    resident,
-)
-from pytest_accel.workloads.input_pipeline import (
-    InputPipeline,
-    ModelInfo,
-    Plan,
-    Sizes,
-    host_batches,
-    loading_configuration,
-    rank_seed,
-    smoothed_cross_entropy,
-    through_loader,
-)
+from pytest_accel.workloads.data.sources import Batch, BatchSource, DecodingSource, SplitSource, resident
+from pytest_accel.workloads.input_pipeline import InputPipeline, ModelInfo, Plan, Sizes, rank_seed
 
 EVALUATION_BATCH = 256
+SYNTHETIC_IMAGES = 64  # that a worker keeps and repeats: drawing pixels would cost more than moving them
 READERS_FOR_A_DECODER = 6  # they only read: on an H200 six keep up with 16,000 images/s decoded on the device
 # Small batches cost the parent process more than their bytes do: one at a time, a WideResNet at batch 32 kept 75 % of
 # its rate on an H200.
@@ -59,13 +35,9 @@ TOO_FEW_QUEUES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImagePlan(Plan):
-    """Images of one shape, with a label each."""
-
-    name: str
-    batch_size: int
-    classes: int  # labels are in range(classes)
+    classes: int  # type: ignore[misc] # labels are in range(classes)
     shape: tuple[int, int, int]  # channels, height, width
-    reconstructs: bool = False
+    reconstructs: bool = False  # type: ignore[misc]
     decoders: ClassVar[tuple[str, ...]] = DECODERS
 
     @classmethod
@@ -101,7 +73,7 @@ class ImagePlan(Plan):
     def loss(self, label_smoothing: float) -> tuple[str, Loss]:
         if self.reconstructs:
             return "mse", F.mse_loss
-        return "cross_entropy", smoothed_cross_entropy(label_smoothing)
+        return "cross_entropy", Plan.smoothed_cross_entropy(label_smoothing)
 
     def find(self, root: Path | None, split: Split) -> Images:
         return open_images(root, self.name, split)
@@ -111,13 +83,16 @@ class ImagePlan(Plan):
         if config.source != "loader" and config.workers is None:
             return Plan.synthetic(self, config)  # super() does not work in a class with slots
         channels, size, _ = self.shape
-        drawn = synthetic_images(
-            channels=channels, size=size, classes=self.classes, seed=rank_seed(config.ranks.rank, config.seed)
+        random = torch.Generator().manual_seed(rank_seed(config.ranks.rank, config.seed))
+        pixels = (SYNTHETIC_IMAGES, channels, size, size)
+        drawn = loader.ArrayImages(
+            images=torch.randint(256, pixels, dtype=torch.uint8, generator=random),
+            labels=torch.randint(self.classes, pixels[:1], generator=random),
         )
         order = self.order(config, length=IMAGE_SETS[self.name].train_images)
         finish = _finish(config, self, augment=False)
         source = _through_loader(config, drawn, order, finish, image_bytes=size**2 * channels)
-        configuration: Configuration = {"data_source": "host-synthetic", **loading_configuration(config)}
+        configuration: Configuration = {"data_source": "host-synthetic", **Plan.loading_configuration(config)}
         return InputPipeline(source=source, configuration=configuration)
 
     def read(self, config: StepConfig, data: Images) -> InputPipeline:
@@ -127,40 +102,34 @@ class ImagePlan(Plan):
         configuration: Configuration = {"data_images": len(data)}
         if config.training:
             configuration["augment"] = augment
-        if isinstance(data, ArrayImages):
+        if isinstance(data, loader.ArrayImages):
             order = self.order(config, length=len(data))
             finish = _finish(config, self, augment=augment)
             if config.source != "loader" and config.workers is None:
                 samples = data.images, data.labels
-                source: BatchSource = resident(samples, order, _pixels_only(finish), config.device)
+                source: BatchSource = resident(samples, order, finish, config.device)
                 configuration["data_source"] = "resident"
             else:
                 size = data.images[0].numel()
                 source = _through_loader(config, data, order, finish, image_bytes=size)
-                configuration |= {"data_source": "arrays", **loading_configuration(config)}
+                configuration |= {"data_source": "arrays", **Plan.loading_configuration(config)}
             return InputPipeline(source=source, configuration=configuration, order=order)
         order = self.order(config, length=len(data), groups=data.groups)
         on_device = is_nvidia(config.device.type) and config.decode != "host"  # nvJPEG
         if on_device:
             source = _decoded_on_device(config, self, data, order, augment=augment)
-        else:  # cropped by the decoding worker
-            source = _through_loader(
-                config,
-                PhotographReader(images=data, size=self.shape[1]),
-                order,
-                _finish(config, self, augment=False),
-                image_bytes=3 * self.shape[1] ** 2,
-                augment=augment,
-            )
-        configuration |= {
-            "data_source": "shards" if data.groups else "files",
-            **loading_configuration(config),
-        }
-        configuration["decode"] = "device" if on_device else "host"
+        else:
+            reader = loader.PhotographReader(images=data, size=self.shape[1])
+            finish = _finish(config, self, augment=False)  # cropped by the decoding worker
+            size = 3 * self.shape[1] ** 2
+            source = _through_loader(config, reader, order, finish, image_bytes=size, augment=augment)
+        configuration |= Plan.files_configuration(config, images=len(data))
+        configuration |= {"decode": "device"} if on_device else {}
+        configuration |= {"data_source": "shards"} if data.groups else {}
         return InputPipeline(source=source, configuration=configuration, order=order, threaded=on_device)
 
     def _check(self, config: StepConfig, data: Images) -> None:
-        encoded = isinstance(data, EncodedImages)
+        encoded = isinstance(data, loader.EncodedImages)
         if config.source == "resident" and encoded:
             raise ValueError(
                 f"source: {self.name} is too large to be resident on a device. Write source='loader'."
@@ -183,30 +152,34 @@ class ImagePlan(Plan):
 def evaluation_batches(config: StepConfig, plan: ImagePlan) -> Iterator[Batch]:
     """Yield the test images, each once over all ranks, as the model reads them; the last batch may be smaller."""
     images = plan.real_data(replace(config, data_required=True, source="auto"), "test")
-    order = evaluation_order(
+    order = loader.evaluation_order(
         length=len(images), batch_size=EVALUATION_BATCH, rank=config.ranks.rank, world=config.ranks.size
     )
     finish = _finish(config, plan, augment=False)
-    if isinstance(images, ArrayImages):
-        batches = host_batches(config, images, order, workers=0)
+    if isinstance(images, loader.ArrayImages):
+        batches = Plan.host_batches(config, images, order, workers=0)
     else:
-        batches = host_batches(config, PhotographReader(images=images, size=plan.shape[1]), order)
+        batches = Plan.host_batches(config, loader.PhotographReader(images=images, size=plan.shape[1]), order)
     try:
         for pixels, labels in batches:
-            pixels, labels = (each.to(config.device, non_blocking=True) for each in (pixels, labels))  # noqa: PLW2901
-            yield finish(pixels), labels
+            yield finish((pixels.to(config.device, non_blocking=True), labels.to(config.device)))
     finally:
         batches.close()
 
 
 def _decoded_on_device(
-    config: StepConfig, plan: ImagePlan, images: EncodedImages, order: TrainingOrder, *, augment: bool
+    config: StepConfig,
+    plan: ImagePlan,
+    images: loader.EncodedImages,
+    order: loader.TrainingOrder,
+    *,
+    augment: bool,
 ) -> DecodingSource:
     if not widen_device_queues():
         warnings.warn(TOO_FEW_QUEUES, SlowDecodingWarning, stacklevel=2)
-    workers = min(spare_cpus(), READERS_FOR_A_DECODER) if config.workers is None else config.workers
+    workers = min(loader.spare_cpus(), READERS_FOR_A_DECODER) if config.workers is None else config.workers
     return DecodingSource(
-        host_batches(config, images, order.requests(augment=False), workers=workers, for_device=False),
+        Plan.host_batches(config, images, order.requests(augment=False), workers=workers, for_device=False),
         images,
         CropResize(_model_input(config, plan)),
         config.device,
@@ -216,9 +189,9 @@ def _decoded_on_device(
 
 def _through_loader(
     config: StepConfig,
-    reader: Reader,
-    order: TrainingOrder,
-    finish: PixelTransform,
+    reader: loader.Reader,
+    order: loader.TrainingOrder,
+    finish: Callable[[Batch], Batch],
     *,
     image_bytes: int,
     augment: bool = False,
@@ -228,17 +201,15 @@ def _through_loader(
     if config.device.type != "cpu" and config.workers != 0:
         at_once = max(1, min(MOST_AT_ONCE, AT_ONCE_BYTES // (order.batch_size * image_bytes)))
     sampler = order.requests(augment=augment, at_once=at_once)
-    source = through_loader(config, reader, sampler, _pixels_only(finish))
+    source = Plan.through_loader(config, reader, sampler, finish)
     return SplitSource(source, batch_size=order.batch_size, batches=at_once) if at_once > 1 else source
 
 
-def _pixels_only(finish: PixelTransform) -> Callable[[Batch], Batch]:
-    return lambda batch: (finish(batch[0]), batch[1])
-
-
-def _finish(config: StepConfig, plan: ImagePlan, *, augment: bool) -> PixelTransform:
+def _finish(config: StepConfig, plan: ImagePlan, *, augment: bool) -> Callable[[Batch], Batch]:
+    """Return a function that turns the bytes of a batch on the device into what the model reads."""
     seed = rank_seed(config.ranks.rank, config.seed)
-    return PixelTransform(_model_input(config, plan), augment=augment, seed=seed)
+    transform = PixelTransform(_model_input(config, plan), augment=augment, seed=seed)
+    return lambda batch: (transform(batch[0]), batch[1])
 
 
 def _model_input(config: StepConfig, plan: ImagePlan) -> ModelInput:

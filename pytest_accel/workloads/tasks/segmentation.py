@@ -6,35 +6,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any, ClassVar, Self, TypeAlias
+from typing import Any, ClassVar, Self
 
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from pytest_accel.workloads.config import MEMORY_FORMATS, Configuration, Loss, StepConfig
-from pytest_accel.workloads.data.files import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    Split,
-    find_folder,
-    read_bytes,
-    reading,
-    unreadable,
-)
+from pytest_accel.workloads.data import files
 from pytest_accel.workloads.data.loader import BatchRequest
 from pytest_accel.workloads.data.pixels import decode_on_host, resize_on_host, scale_and_shift
 from pytest_accel.workloads.data.sources import Batch
-from pytest_accel.workloads.input_pipeline import (
-    InputPipeline,
-    ModelInfo,
-    Plan,
-    Sizes,
-    files_configuration,
-    no_smoothing,
-    through_loader,
-)
-
-Tensor: TypeAlias = Any  # torch is untyped here
+from pytest_accel.workloads.input_pipeline import InputPipeline, ModelInfo, Plan, Sizes
 
 CITYSCAPES_PARTS = {"train": "train", "test": "val"}  # the masks of the test images were never published
 IMAGES, MASKS = "leftImg8bit", "gtFine"
@@ -72,21 +55,21 @@ class CityscapesSet:
     def read(self, index: int) -> tuple[Tensor, Tensor]:
         """Return an image, uint8 (3, height, width), and its classes, uint8 (height, width): 0 to 18, or 255."""
         path, mask_path = self.paths[index], self.mask_path(index)
-        image = decode_on_host(read_bytes(path), path)
-        ids = decode_on_host(read_bytes(mask_path), mask_path, mode="UNCHANGED")
+        image = decode_on_host(files.read_bytes(path), path)
+        ids = decode_on_host(files.read_bytes(mask_path), mask_path, mode="UNCHANGED")
         if ids.shape != (1, *image.shape[1:]) or int(ids.max()) >= LABEL_IDS:
             problem = f"not one label id below {LABEL_IDS} for each of the {image.shape[1]} x {image.shape[2]} pixels"
-            raise unreadable(mask_path, problem, REMEDY)
+            raise files.unreadable(mask_path, problem, REMEDY)
         return image, CLASS_OF_ID[ids[0].to(torch.int64)]
 
 
-def open_cityscapes(root: Path | None, split: Split) -> CityscapesSet:
+def open_cityscapes(root: Path | None, split: files.Split) -> CityscapesSet:
     """Index one split under `root/cityscapes`; DataMissing where it holds no images."""
-    folder = find_folder(root, "cityscapes", f"cityscapes/{IMAGES}") / CITYSCAPES_PARTS[split]
-    with reading(folder):
+    folder = files.find_folder(root, "cityscapes", f"cityscapes/{IMAGES}") / CITYSCAPES_PARTS[split]
+    with files.reading(folder):
         paths = sorted(map(str, folder.glob(f"*/*{IMAGE_END}")))
     if not paths:
-        raise unreadable(folder, f"holds no <city>/*{IMAGE_END}", REMEDY)
+        raise files.unreadable(folder, f"holds no <city>/*{IMAGE_END}", REMEDY)
     return CityscapesSet(paths=tuple(paths))
 
 
@@ -153,8 +136,6 @@ AUXILIARY_WEIGHT = 0.4  # of a second head's loss, as DeepLabV3+ is trained
 class MaskPlan(Plan):
     """Crops of one size, with a class for each pixel or none."""
 
-    name: str
-    batch_size: int
     crop: tuple[int, int] = CROP  # height, width
     labels: int = CITYSCAPES_CLASSES  # not `classes`: the last dimension of the output is a width
     sources: ClassVar[tuple[str, ...]] = ("auto", "synthetic", "loader")
@@ -180,11 +161,10 @@ class MaskPlan(Plan):
         return _normalizing(random.device, dtype, memory_format)(drawn)
 
     def loss(self, label_smoothing: float) -> tuple[str, Loss]:
-        no_smoothing(label_smoothing, "segmentation")
+        self.no_smoothing(label_smoothing, "segmentation")
         return "pixel_cross_entropy", _both_heads(self.labels)
 
-    def find(self, root: Path | None, split: Split) -> CityscapesSet:
-        return open_cityscapes(root, split)
+    find = staticmethod(open_cityscapes)
 
     def read(self, config: StepConfig, data: CityscapesSet) -> InputPipeline:
         if self.labels < CITYSCAPES_CLASSES:
@@ -196,8 +176,8 @@ class MaskPlan(Plan):
         sampler = order.requests(augment=config.augment and config.training)
         arrive = _normalizing(config.device, config.dtype, config.memory_format)
         return InputPipeline(
-            source=through_loader(config, CropReader(images=data, crop=self.crop), sampler, arrive),
-            configuration=files_configuration(config, images=len(data)),
+            source=self.through_loader(config, CropReader(images=data, crop=self.crop), sampler, arrive),
+            configuration=self.files_configuration(config, images=len(data)),
             order=order,
         )
 
@@ -206,7 +186,9 @@ def _normalizing(
     device: torch.device, dtype: torch.dtype, memory_format: str
 ) -> Callable[[tuple[Any, Any]], Batch]:
     """Return a function that turns bytes and classes on a device into images and targets."""
-    scale, shift = scale_and_shift(IMAGENET_MEAN, IMAGENET_STD, device=device, dtype=torch.float32)
+    scale, shift = scale_and_shift(
+        files.IMAGENET_MEAN, files.IMAGENET_STD, device=device, dtype=torch.float32
+    )
 
     def arrive(batch: tuple[Any, Any]) -> Batch:
         images = torch.addcmul(shift, batch[0].to(torch.float32), scale)

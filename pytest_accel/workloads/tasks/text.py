@@ -5,30 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from pytest_accel.workloads.config import Configuration, Loss, StepConfig
 from pytest_accel.workloads.data.files import Split, find_folder, missing, reading, unreadable
-from pytest_accel.workloads.data.sources import Batch, MemorySource
-from pytest_accel.workloads.input_pipeline import (
-    InputPipeline,
-    ModelInfo,
-    Plan,
-    Sizes,
-    no_smoothing,
-    smoothed_cross_entropy,
-)
+from pytest_accel.workloads.data.sources import Batch, BatchSource
+from pytest_accel.workloads.input_pipeline import InputPipeline, ModelInfo, Plan, Sizes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-
-Tensor: TypeAlias = Any  # torch is untyped here
 
 TEXTS = "train.bin"
 SEQUENCE = 384  # tokens of a window, as BERT is fine-tuned (arXiv:1810.04805, section 4.2)
@@ -93,8 +86,6 @@ def open_tokens(root: Path | None, *, length: int, vocabulary: int) -> Sequences
 
 
 class Questions(NamedTuple):
-    """Inputs of a model: (batch, sequence)."""
-
     input_ids: Tensor
     attention_mask: Tensor  # 1 for a token, 0 for padding
     token_type_ids: Tensor  # 0 in the question, 1 in the paragraph, 0 for padding
@@ -147,8 +138,6 @@ def synthetic_squad(
 class TokenPlan(Plan):
     """Sequences of one length; the target of a token is the next one."""
 
-    name: str
-    batch_size: int
     vocabulary: int
     sequence: int
     unit: ClassVar[str] = "tokens"
@@ -181,15 +170,16 @@ class TokenPlan(Plan):
         return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
     def loss(self, label_smoothing: float) -> tuple[str, Loss]:
-        return "cross_entropy", smoothed_cross_entropy(label_smoothing)
+        return "cross_entropy", self.smoothed_cross_entropy(label_smoothing)
 
     def find(self, root: Path | None, split: Split) -> Sequences:  # noqa: ARG002 - texts have one
         return open_tokens(root, length=self.sequence, vocabulary=self.vocabulary)
 
     def read(self, config: StepConfig, data: Sequences) -> InputPipeline:
         order = self.order(config, length=len(data))
+        read = partial(data.read, device=config.device)
         return InputPipeline(
-            source=MemorySource(order, partial(data.read, device=config.device)),
+            source=BatchSource(map(read, map(order.indices, count()))),
             configuration={"data_source": "texts", "data_sequences": len(data)},
             order=order,
         )
@@ -202,8 +192,6 @@ class QuestionPlan(Plan):
     Always synthetic: with one length for all, the words of SQuAD do not change the work of a step.
     """
 
-    name: str
-    batch_size: int
     vocabulary: int
     sequence: int
     unit: ClassVar[str] = "sequences"
@@ -231,12 +219,11 @@ class QuestionPlan(Plan):
         return synthetic_squad(self.batch_size, self.sequence, self.vocabulary, random)
 
     def loss(self, label_smoothing: float) -> tuple[str, Loss]:
-        no_smoothing(label_smoothing, "question answering")
+        self.no_smoothing(label_smoothing, "question answering")
         return "span_cross_entropy", span_cross_entropy
 
 
 def span_cross_entropy(logits: Any, answers: Any) -> Any:
-    """Return the mean of the cross entropies of an answer's first and last token."""
     if not (isinstance(logits, tuple) and len(logits) == 2):
         raise TypeError(
             f"the model returned {type(logits).__name__}, and an answer needs two tensors of logits over the tokens of a "

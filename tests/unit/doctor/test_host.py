@@ -13,13 +13,12 @@ from pytest_accel.doctor import host
 from pytest_accel.doctor.findings import Level
 from pytest_accel.doctor.host import (
     Folder,
-    cpu_shares,
     examine_cpus,
     examine_folder,
     examine_load,
     examine_memory,
 )
-from pytest_accel.platforms.host import MemoryLimit, cpu_quota, memory_limit, read_file
+from pytest_accel.platforms.host import cpu_quota, cpu_shares, memory_limit, read_file
 
 GIB = 1 << 30
 TWO = frozenset({0, 1})
@@ -112,7 +111,7 @@ class TestMemory:
                     "sys/fs/cgroup/job/memory.current": str(5 * GIB),
                     "sys/fs/cgroup/job/memory.stat": f"anon 1\ninactive_file {2 * GIB}\n",
                 },
-                MemoryLimit(limit_bytes=8 * GIB, used_bytes=3 * GIB),
+                (8 * GIB, 3 * GIB),
             ),
         ],
     )

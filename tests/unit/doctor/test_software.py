@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_accel.doctor import software
+from pytest_accel.doctor import host
 from pytest_accel.doctor.findings import Level
-from pytest_accel.doctor.software import (
+from pytest_accel.doctor.host import (
     TorchBuild,
     examine_network,
     installed_torch,
@@ -64,7 +64,7 @@ class TestTorch:
 
 class TestSoftware:
     def examine(self, files, environ):
-        return software.examine(files, environ, nvidia=0, amd=0, cuda=None)
+        return host.examine_software(files, environ, nvidia=0, amd=0, cuda=None)
 
     @pytest.mark.parametrize(
         ("name", "value", "level"),

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from pytest_accel.measure import device as device_module
 from pytest_accel.measure.device import DEVICE_QUEUES, CpuDevice, CudaDevice, torch_index, widen_device_queues
 
 
@@ -92,8 +91,8 @@ def test_peak_memory_counts_what_graphs_of_this_device_keep(monkeypatch):
         max_memory_allocated={0: 7000, 1: 1000}.__getitem__,
         reset_peak_memory_stats=reset.append,
     )
-    monkeypatch.setattr(device_module, "_cuda", lambda: fake)
     device = CudaDevice(index=1)
+    monkeypatch.setattr(device, "_cuda", fake)
     device.reset_peak_memory()
     assert reset == [1]
     assert device.peak_memory_bytes() == 1000 + 2 * (100 - 30)

@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 from itertools import count
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -165,18 +166,15 @@ import json, os, sys, time
 from dataclasses import asdict
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 description = Path(os.environ["FAKE_NVML"])
 description.write_text(description.read_text().replace("{own}", str(os.getpid())))
-from pytest_accel.measure.monitor import NvmlMonitor
+from pytest_accel.measure import monitor
 
 wanted = json.loads(os.environ["WANTED"])
 ticks = count(100)
-device_monitor = NvmlMonitor(
-    wanted["uuid"],
-    lambda: frozenset(wanted["own_pids"]),
-    clock=lambda: float(next(ticks)),
-    wall_clock=lambda: time.time() - 10,
-)
+monitor.time = SimpleNamespace(perf_counter=lambda: float(next(ticks)), time=lambda: time.time() - 10)
+device_monitor = monitor.NvmlMonitor(wanted["uuid"], lambda: frozenset(wanted["own_pids"]))
 windows = []
 with device_monitor:
     for _ in range(wanted["windows"]):
@@ -368,9 +366,9 @@ def amd(monkeypatch):
         smi = Smi({"serial": "0xBB"}, {"serial": "0xAA", "processes": [[OWN_PROCESS]], **gpu})
         monkeypatch.setitem(sys.modules, "amdsmi", smi)
         ticks = count(100)
-        with AmdMonitor(
-            uuid, lambda: frozenset(own_pids), clock=lambda: float(next(ticks))
-        ) as device_monitor:
+        clock = SimpleNamespace(perf_counter=lambda: float(next(ticks)))
+        monkeypatch.setattr("pytest_accel.measure.monitor.time", clock)
+        with AmdMonitor(uuid, lambda: frozenset(own_pids)) as device_monitor:
             device_monitor.begin()
             for _ in range(samples):
                 device_monitor.sample()

@@ -9,7 +9,6 @@ import math
 import random
 import types
 from dataclasses import dataclass, field
-from fractions import Fraction
 from itertools import islice
 from statistics import fmean, median
 
@@ -34,7 +33,6 @@ from pytest_accel.measure.rounds import (
     frozen_garbage,
     latencies,
     launch_time_s,
-    percentile,
     plan_rounds,
     seconds_per_call,
     steady_rounds,
@@ -678,17 +676,3 @@ class TestLatencies:
     def test_number_of_latencies_fits_the_budget_within_limits(self, fake, call_s, count):
         fake.call_s = lambda number: call_s
         assert len(latencies(fake.call, fake, Alone(), budget_s=5.0)) == pytest.approx(count, abs=1)
-
-
-VALUES = st.lists(st.floats(0, 1e6), min_size=1, max_size=60)
-PERCENTS = st.integers(0, 100)
-
-
-class TestPercentile:
-    @given(VALUES, PERCENTS)
-    def test_percentile_is_the_smallest_value_that_the_share_does_not_exceed(self, values, percent):
-        found = percentile(values, percent / 100)
-        assert found in values
-        needed = Fraction(percent, 100) * len(values)
-        assert sum(value <= found for value in values) >= needed
-        assert sum(value < found for value in values) < needed or found == min(values)

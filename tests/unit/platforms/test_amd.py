@@ -2,11 +2,8 @@
 
 import pytest
 
-from pytest_accel.platforms import amd
-from pytest_accel.platforms.amd import visible_devices
-from pytest_accel.platforms.catalogue import load_catalogue
-from pytest_accel.platforms.devices import DetectedDevice
-from pytest_accel.platforms.machine import identified
+from pytest_accel.platforms.catalogue import DetectedDevice, load_catalogue
+from pytest_accel.platforms.machine import find_amd, identified, visible_devices
 
 GIB = 1 << 30
 
@@ -48,11 +45,11 @@ def keys(devices):
 
 
 def test_a_machine_without_the_driver_has_nothing_and_no_problem(tmp_path):
-    assert amd.find({}, sys=tmp_path / "none") == ([], [])
+    assert find_amd({}, sys=tmp_path / "none") == ([], [])
 
 
 def test_mi300x_from_the_topology(sysfs):
-    devices, problems = amd.find({}, sys=sysfs(*[(0x74A1, 1216, 192, "")] * 8))
+    devices, problems = find_amd({}, sys=sysfs(*[(0x74A1, 1216, 192, "")] * 8))
     assert problems == []
     assert keys(devices) == [("mi300x", "")] * 8
     assert devices[0].name == "AMD Instinct MI300X"
@@ -65,17 +62,17 @@ def test_mi300x_from_the_topology(sysfs):
     [(440, "", "mi250x"), (416, "", ""), (416, "AMD INSTINCT MI250 (MCM) OAM AC MBA", "")],
 )
 def test_the_gcds_of_an_mi250_are_told_apart_by_their_compute_units(sysfs, simds, product, variant):
-    devices, _ = amd.find({}, sys=sysfs(*[(0x740C, simds, 64, product)] * 2))
+    devices, _ = find_amd({}, sys=sysfs(*[(0x740C, simds, 64, product)] * 2))
     assert keys(devices) == [("mi250", variant)] * 2
 
 
 def test_a_partition_is_not_the_device(sysfs):
-    devices, _ = amd.find({}, sys=sysfs(*[(0x74A1, 152, 24, "")] * 8))
+    devices, _ = find_amd({}, sys=sysfs(*[(0x74A1, 152, 24, "")] * 8))
     assert keys(devices) == [(None, None)] * 8
 
 
 def test_an_unknown_card_is_named_by_its_id(sysfs):
-    devices, _ = amd.find({}, sys=sysfs((0x1234, 240, 16, "")))
+    devices, _ = find_amd({}, sys=sysfs((0x1234, 240, 16, "")))
     assert devices[0].name == "AMD device 0x1234"
 
 
@@ -101,6 +98,6 @@ def test_visible_devices_as_hip_reads_them(environ, expected):
 
 
 def test_hidden_gpus_are_told(sysfs):
-    devices, problems = amd.find({"HIP_VISIBLE_DEVICES": ""}, sys=sysfs((0x74A1, 1216, 192, "")))
+    devices, problems = find_amd({"HIP_VISIBLE_DEVICES": ""}, sys=sysfs((0x74A1, 1216, 192, "")))
     assert devices == []
     assert "leaves none of 1 x AMD Instinct MI300X" in problems[0]

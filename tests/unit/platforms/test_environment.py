@@ -10,7 +10,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from pytest_accel.platforms.devices import DetectedDevice
+from pytest_accel.platforms.catalogue import DetectedDevice
 from pytest_accel.platforms.environment import cudnn_version, read_environment
 from pytest_accel.platforms.host import HostFiles
 from pytest_accel.stats.environment import REDACTED

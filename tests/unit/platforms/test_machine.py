@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_accel.platforms import machine as detection
-from pytest_accel.platforms.catalogue import PlatformName, load_catalogue
-from pytest_accel.platforms.devices import DetectedDevice
+from pytest_accel.platforms.catalogue import DetectedDevice, PlatformName, load_catalogue
 from pytest_accel.platforms.machine import Cpu, Machine, describe_cpu
 
 MIB = 1 << 20

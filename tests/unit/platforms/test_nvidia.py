@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pytest_accel.platforms.devices import select_visible
+from pytest_accel.platforms.catalogue import select_visible
 from pytest_accel.platforms.nvidia import Refused, opened
 from tests.support.fake_nvml import FakeGpu
 

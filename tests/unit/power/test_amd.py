@@ -7,8 +7,8 @@ import types
 
 import pytest
 
+from pytest_accel.platforms.catalogue import DetectedDevice
 from pytest_accel.power.amd import AmdSource
-from pytest_accel.power.source import PowerDevice
 from tests.support.fake_amdsmi import Smi
 
 
@@ -22,7 +22,7 @@ def gpu(serial, *, ticks=1_000_000, current="N/A", average="N/A"):
 
 def devices(*serials):
     return [
-        PowerDevice(vendor="amd", uuid=f"GPU-{serial:016x}", index=index)
+        DetectedDevice(vendor="amd", uuid=f"GPU-{serial:016x}", index=index)
         for index, serial in enumerate(serials)
     ]
 

@@ -12,8 +12,8 @@ import pytest
 
 import pytest_accel.hookspecs
 import pytest_accel.power
+from pytest_accel.platforms.catalogue import DetectedDevice
 from pytest_accel.power.source import (
-    PowerDevice,
     PowerSource,
     from_hook,
     open_sources,
@@ -76,7 +76,7 @@ def test_every_source_is_tried_for_itself(rapl, monkeypatch):
     monkeypatch.setitem(sys.modules, "amdsmi", None)
     monkeypatch.setitem(sys.modules, "gcipuinfo", None)
     vendors = ("nvidia", "amd", "graphcore", "acme")
-    devices = [PowerDevice(vendor=vendor, uuid="GPU-1", index=0) for vendor in vendors]
+    devices = [DetectedDevice(vendor=vendor, uuid="GPU-1", index=0) for vendor in vendors]
     sources = open_sources(devices, root=rapl)
     assert names(sources) == ["NVML", "amdsmi", "gcipuinfo", "acme", "RAPL"]
     assert [said.partition(" ")[0] for said in problems(sources)] == [
@@ -90,7 +90,7 @@ def test_every_source_is_tried_for_itself(rapl, monkeypatch):
 
 def test_a_source_that_breaks_when_it_is_opened_costs_only_itself(rapl, monkeypatch):
     monkeypatch.setattr("pytest_accel.power.nvml.NvmlSource", lambda *_, **__: 1 / 0)
-    sources = open_sources([PowerDevice(vendor="nvidia", uuid="GPU-1", index=0)], root=rapl)
+    sources = open_sources([DetectedDevice(vendor="nvidia", uuid="GPU-1", index=0)], root=rapl)
     assert names(sources) == ["nvml", "RAPL"]
     assert problems(sources) == ("nvml: cannot be opened (ZeroDivisionError: division by zero)",)
     assert sources[0].joules() == sources[0].watts() == {}
@@ -107,7 +107,9 @@ def open_source(node):
 """
     (tmp_path / "acme.py").write_text(code)
     monkeypatch.setattr("pytest_accel.power.__path__", [*pytest_accel.power.__path__, str(tmp_path)])
-    sources = open_sources([PowerDevice(vendor="acme", uuid="A-1", index=0)], root=tmp_path, machine="x86_64")
+    sources = open_sources(
+        [DetectedDevice(vendor="acme", uuid="A-1", index=0)], root=tmp_path, machine="x86_64"
+    )
     assert problems(sources)[0] == "acme meter: reads ['A-1']"
 
 

@@ -7,16 +7,16 @@ import types
 
 import pytest
 
+from pytest_accel.platforms.catalogue import DetectedDevice
 from pytest_accel.platforms.machine import ipu_devices as detected
 from pytest_accel.power.graphcore import GraphcoreSource
-from pytest_accel.power.source import PowerDevice
 
 LISTED = [
     {"board serial number": "0024.0002.8203321", "board ipu index": str(place), "ipu architecture": "ipu21"}
     for place in (3, 2)
 ]
 DEVICES = [
-    PowerDevice(vendor=device.vendor, uuid=device.uuid, index=device.index) for device in detected(LISTED)
+    DetectedDevice(vendor=device.vendor, uuid=device.uuid, index=device.index) for device in detected(LISTED)
 ]
 
 
@@ -51,7 +51,7 @@ def info(monkeypatch):
 
 
 def test_watts_of_the_ipus_that_were_named(info):
-    second = PowerDevice(vendor="graphcore", uuid=DEVICES[1].uuid, index=0)
+    second = DetectedDevice(vendor="graphcore", uuid=DEVICES[1].uuid, index=0)
     source = GraphcoreSource([second])
     assert [(rail.name, rail.scope, rail.kind) for rail in source.rails] == [("ipu0", "device", "ipu")]
     assert source.watts() == {"ipu0": 58.25}

@@ -17,8 +17,8 @@ OTHER = FakeGpu(uuid="GPU-aaaaaaaa-0000-0000-0000-000000000002", energy_mj=5)
 ASK = """
 import json
 from pytest_accel.power.nvml import NvmlSource
-from pytest_accel.power.source import PowerDevice
-devices = [PowerDevice(vendor="nvidia", uuid=uuid, index=index) for index, uuid in enumerate({wanted!r})]
+from pytest_accel.platforms.catalogue import DetectedDevice
+devices = [DetectedDevice(vendor="nvidia", uuid=uuid, index=index) for index, uuid in enumerate({wanted!r})]
 source = NvmlSource(devices)
 readings = [getattr(source, name)() for name in {asked!r}]
 rails = [[rail.name, rail.scope, rail.kind] for rail in source.rails]

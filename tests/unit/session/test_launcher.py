@@ -9,8 +9,7 @@ import pytest
 
 from pytest_accel.distributed.launcher import Inventory, launcher_rank_from
 from pytest_accel.options import GROUP_ID_VARIABLE, WORKER_VARIABLE
-from pytest_accel.platforms.catalogue import PlatformName, load_catalogue
-from pytest_accel.platforms.devices import DetectedDevice
+from pytest_accel.platforms.catalogue import DetectedDevice, PlatformName, load_catalogue
 from pytest_accel.platforms.host import allowed_cpus, format_list
 from pytest_accel.platforms.machine import Cpu, Machine, identified
 from pytest_accel.session.launcher import (

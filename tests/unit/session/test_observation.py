@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_accel.measure.rounds import Alone
-from pytest_accel.platforms.devices import DetectedDevice
+from pytest_accel.platforms.catalogue import DetectedDevice
 from pytest_accel.session import observation
 from pytest_accel.session.observation import Observation, energy_metrics
 from pytest_accel.stats.energy import Energy, EnergyWindow, Rail

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_accel.measure.errors import OutOfMemory
+from pytest_accel.measure.arguments import OutOfMemory
 from pytest_accel.measure.rounds import Alone
 from pytest_accel.session.accel import MEASUREMENT, Accel, fail_where_one_does
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from pytest_accel.measure.errors import OutOfMemory
+from pytest_accel.measure.arguments import OutOfMemory
 from pytest_accel.workloads.data.sources import RotatingSource
 from pytest_accel.workloads.step import TrainStep
 

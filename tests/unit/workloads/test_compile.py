@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from pytest_accel.measure.errors import OutOfMemory, StepError
+from pytest_accel.measure.arguments import OutOfMemory, StepError
 from pytest_accel.measure.rounds import Alone
 from pytest_accel.workloads import build
 from pytest_accel.workloads.compile import (

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from pytest_accel.workloads.flops import count
+from pytest_accel.workloads.demand import count
 from pytest_accel.workloads.optimizers import OPTIMIZERS, build_optimizer
 from pytest_accel.workloads.step import InferStep, TrainStep
 from pytest_accel.workloads.tasks.images import ImagePlan
@@ -149,7 +149,7 @@ class TestSteps:
     @pytest.fixture(autouse=True)
     def cache(self, monkeypatch):
         def give(size):
-            monkeypatch.setattr("pytest_accel.workloads.flops.cache_bytes", lambda device: size)
+            monkeypatch.setattr("pytest_accel.workloads.demand.cache_bytes", lambda device: size)
 
         give(0)
         return give

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_accel.measure.errors import StepError
+from pytest_accel.measure.arguments import StepError
 from pytest_accel.workloads.data.images import open_images
-from pytest_accel.workloads.data.sources import LoaderSource, MemorySource
+from pytest_accel.workloads.data.sources import BatchSource, LoaderSource
 from pytest_accel.workloads.step import InferStep, TrainStep
 from pytest_accel.workloads.tasks.images import ImagePlan, evaluation_batches
 from tests.support.data_sets import (
@@ -81,8 +81,8 @@ SYNTHETIC = {"data_source": "host-synthetic"}
 @pytest.mark.parametrize(
     ("name", "folder", "choices", "kind", "expected"),
     [
-        ("cifar100", "cifar100", {}, MemorySource, RESIDENT),
-        ("mnist", "mnist", {}, MemorySource, RESIDENT),
+        ("cifar100", "cifar100", {}, BatchSource, RESIDENT),
+        ("mnist", "mnist", {}, BatchSource, RESIDENT),
         (
             "cifar100",
             "cifar100",
@@ -106,7 +106,7 @@ SYNTHETIC = {"data_source": "host-synthetic"}
 )
 def test_source_follows_the_set_and_the_options(opened, roots, name, folder, choices, kind, expected):
     found = opened(plan_for(name), data_root=roots[folder] if folder else None, **choices)
-    assert isinstance(found.source, kind)
+    assert type(found.source) is kind
     assert found.configuration == expected
     assert (found.order is None) == (folder is None)
     check_batches(found, plan_for(name))

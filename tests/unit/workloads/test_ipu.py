@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_accel.measure.errors import OutOfMemory, StepError
+from pytest_accel.measure.arguments import OutOfMemory, StepError
 from pytest_accel.workloads.step import TrainStep
 from tests.support.steps import losses
 

@@ -14,7 +14,7 @@ from torchvision import models
 from torchvision.models.resnet import BasicBlock, Bottleneck
 
 from pytest_accel.workloads import build, kernels
-from pytest_accel.workloads.flops import count
+from pytest_accel.workloads.demand import count
 from pytest_accel.workloads.kernels import DeferredReLU, ReluMaxPool, replace_slow_layers
 from pytest_accel.workloads.kernels.resnet import STEMS, FusedBlock, FusedStem, Stem, fuse_conv_bn_relu
 from pytest_accel.workloads.models.build import build_model

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from pytest_accel.measure.errors import CannotFit, OutOfMemory, StepError
+from pytest_accel.measure.arguments import CannotFit, OutOfMemory, StepError
 from pytest_accel.measure.rounds import Alone
 from pytest_accel.workloads import measured_step
 from pytest_accel.workloads.measured_step import (

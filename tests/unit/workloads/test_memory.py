@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_accel.measure.errors import CannotFit
+from pytest_accel.measure.arguments import CannotFit
 from pytest_accel.measure.rounds import Alone
-from pytest_accel.workloads import build
-from pytest_accel.workloads import memory as memory_module
-from pytest_accel.workloads.memory import check_fits, gpt_shape
+from pytest_accel.workloads import build, demand
+from pytest_accel.workloads.demand import check_fits, gpt_shape
 from pytest_accel.workloads.models.build import build_model
 from pytest_accel.workloads.models.gpt import GPT_SHAPES
 from pytest_accel.workloads.step import InferStep, TrainStep
@@ -23,7 +22,7 @@ def memory(monkeypatch):
     """Every device has as much as this; nothing is built."""
 
     def give(value):
-        monkeypatch.setattr(memory_module, "device_memory_bytes", lambda device: value)
+        monkeypatch.setattr(demand, "device_memory_bytes", lambda device: value)
 
         def built(*_, **__):
             raise AssertionError("it was built")

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_accel.measure.errors import OutOfMemory, StepError
+from pytest_accel.measure.arguments import OutOfMemory, StepError
 from pytest_accel.storage.baselines import configuration_hash
 from pytest_accel.workloads import kernels
 from pytest_accel.workloads.data.files import DataError

@@ -401,7 +401,7 @@ def test_error_in_a_thread_is_raised_with_its_batch(decoded, tmp_path):
 
 
 def test_decoder_that_hangs_is_an_error_and_closing_does_not_wait(decoded, monkeypatch):
-    monkeypatch.setattr("pytest_accel.workloads.data.sources.TIMEOUT_S", 0.1)
+    monkeypatch.setattr("pytest_accel.workloads.data.loader.TIMEOUT_S", 0.1)
     never = threading.Event()
     source = decoded(decode=lambda *_: never.wait(60))
     with pytest.raises(DataError, match="not decoded within 0 s"):

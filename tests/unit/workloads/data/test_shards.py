@@ -9,7 +9,7 @@ import tarfile
 
 import pytest
 
-from pytest_accel.workloads.data import shards
+from pytest_accel.workloads.data import images
 from pytest_accel.workloads.data.files import DataError
 from pytest_accel.workloads.data.images import open_images
 from tests.support.data_sets import unread, write_food101, write_shards, write_tar
@@ -133,8 +133,8 @@ def test_damaged_shard_loses_no_image_silently(tmp_path, damage):
 
 def test_shards_are_indexed_once_and_again_when_one_changes(tmp_path, monkeypatch):
     paths = write_shards(tmp_path / "imagenet/train").paths
-    indexed, real = [], shards._members
-    monkeypatch.setattr(shards, "_members", lambda path: indexed.append(path) or real(path))
+    indexed, real = [], images._members
+    monkeypatch.setattr(images, "_members", lambda path: indexed.append(path) or real(path))
     for _ in range(3):
         open_images(tmp_path, "imagenet", "train")
     assert indexed == [*paths]

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_accel.measure.errors import StepError
+from pytest_accel.measure.arguments import StepError
 from pytest_accel.workloads.data.sources import LoaderSource
-from pytest_accel.workloads.flops import Demand
+from pytest_accel.workloads.demand import Demand
 from pytest_accel.workloads.measured_step import StepMetrics
 from pytest_accel.workloads.models.build import build_model
 from pytest_accel.workloads.step import InferStep, TrainStep

@@ -1,4 +1,4 @@
-"""FLOPs and bytes of one step, counted on the meta device: no memory, no arithmetic, no clock.
+"""Demand of a step: FLOPs and bytes, counted on the meta device, and memory that it must fit in.
 
 Bytes are those that every kernel must move: weights and inputs of products, gradients, and optimizer states. Activations
 between layers are not counted: a compiler may never write them. A false alarm is worse than none.
@@ -6,9 +6,11 @@ between layers are not counted: a compiler may never write them. A false alarm i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,26 +19,30 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode, conv_flop_count, flop_registry
 
+from pytest_accel.measure.arguments import CannotFit, OutOfMemory, StepError, says_out_of_memory
 from pytest_accel.measure.device import is_nvidia
+from pytest_accel.stats.quantities import gibibytes
+from pytest_accel.workloads.config import Loss, StepConfig
+from pytest_accel.workloads.data.files import DataError
+from pytest_accel.workloads.input_pipeline import Plan
+from pytest_accel.workloads.models.gpt import GPT_SHAPES, GptShape
+from pytest_accel.workloads.optimizers import optimizer_states
 from pytest_accel.workloads.precision import PRECISIONS
 
-if TYPE_CHECKING:
-    from pytest_accel.workloads.config import Loss, StepConfig
-    from pytest_accel.workloads.input_pipeline import Plan
-
 aten = torch.ops.aten
-_CONVOLUTIONS = (aten.convolution, aten.convolution_backward)
-_BATCHED = (
-    aten.bmm, aten.baddbmm, aten._scaled_dot_product_flash_attention, aten._scaled_dot_product_flash_attention_backward,  # noqa: SLF001 - their names
-    aten._scaled_dot_product_efficient_attention, aten._scaled_dot_product_efficient_attention_backward,  # noqa: SLF001
-    aten._scaled_dot_product_cudnn_attention, aten._scaled_dot_product_cudnn_attention_backward,  # noqa: SLF001
-)  # fmt: skip
+_ATTENTION = [
+    getattr(aten, f"_scaled_dot_product_{kernel}_attention{direction}")
+    for kernel in ("flash", "efficient", "cudnn")
+    for direction in ("", "_backward")
+]
+# Shares of the products that some algorithm avoids: Winograd's 3 x 3 convolutions need a quarter of them (F(4x4, 3x3),
+# arXiv:1509.09308), causal attention half. The roofline must raise no false alarm.
+AVOIDABLE = dict.fromkeys((aten.convolution, aten.convolution_backward), 0.75)
+AVOIDABLE |= dict.fromkeys((aten.bmm, aten.baddbmm, *_ATTENTION), 0.5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCount:
-    """Operations of a step, and the elements of parameters and inputs that its products read."""
-
     flops: int  # a multiply-add is two
     least_flops: int  # that no algorithm avoids
     forward: int = 0
@@ -64,10 +70,13 @@ def count(model: nn.Module, plan: Plan, *, loss: Loss | None = None) -> StepCoun
         return None
     if not (flops := int(counter.get_total_flops())):
         return None
+    by_operator = counter.get_flop_counts()["Global"]
     gradients = [shadow.grad for shadow in shadows.values() if shadow.is_leaf]
     return StepCount(
         flops=flops,
-        least_flops=_least(counter.get_flop_counts()["Global"]),
+        least_flops=int(
+            sum(flops * (1 - AVOIDABLE.get(operator, 0)) for operator, flops in by_operator.items())
+        ),
         forward=forward,
         backward=reading.taken(),
         gradients=sum(
@@ -84,15 +93,6 @@ def output_classes(model: nn.Module, plan: Plan) -> int | None:
     except Exception:  # noqa: BLE001 - any model of the user's: one that needs real values has no shapes
         return None
     return int(output.shape[-1]) if isinstance(output, torch.Tensor) and output.dim() > 1 else None
-
-
-def _least(by_operator: Mapping[Any, int]) -> int:
-    """Return the products that no algorithm avoids, so that the roofline raises no false alarm.
-
-    Winograd's 3 x 3 convolutions need a quarter of them (F(4x4, 3x3), arXiv:1509.09308), causal attention half.
-    """
-    saved = dict.fromkeys(_CONVOLUTIONS, 0.75) | dict.fromkeys(_BATCHED, 0.5)
-    return int(sum(flops * (1 - saved.get(operator, 0)) for operator, flops in by_operator.items()))
 
 
 def _backward_flops(gradient: Any, inputs: Any, weight: Any, *rest: Any, out_shape: Any) -> int:  # noqa: ARG001 - torch's signature
@@ -173,8 +173,6 @@ def cache_bytes(device: torch.device) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """Operations and bytes of one step."""
-
     flops: int | None = None
     least_flops: int | None = None  # that no algorithm avoids
     bytes_moved: int | None = None  # at least; None where a cache could hold all of them
@@ -203,3 +201,73 @@ def demand_of(
         least_flops=counted.least_flops * config.micro_batches,
         bytes_moved=sum(max(0, touched - cache) for touched in passes) or None,
     )
+
+
+FP32_BYTES = 4
+UNSHARDED_SHARE = 0.8  # of a device's memory, for all fp32 weights before they are sharded
+
+
+def check_fits(config: StepConfig, options: Mapping[str, Any]) -> bool:
+    """Raise CannotFit for a GPT that cannot, before minutes go into building it; other models fit anywhere.
+
+    Return whether each rank has room for all weights before they are sharded: they then equal those of one device.
+    """
+    shape = gpt_shape(config, options)
+    memory = device_memory_bytes(config.device)
+    if shape is None or memory is None:
+        return True
+    # Weight, gradient and optimizer states; activations come on top.
+    tensors = 2 + optimizer_states(config) if config.training else 1
+    total = shape.parameters * FP32_BYTES * tensors
+    devices = config.ranks.size if config.sharding else 1
+    if total <= memory * devices:
+        return shape.parameters * FP32_BYTES <= UNSHARDED_SHARE * memory
+    kept, remedy = "weights", "Choose a platform with more memory."
+    if config.training:
+        kept = "weights, gradients and optimizer states"
+        remedy = f"With sharding='fsdp', at least {-(-total // memory):,} such devices hold it."
+    here = f"{config.device} has {gibibytes(memory)}"
+    if devices > 1:
+        here = f"{devices} devices like {config.device} have {gibibytes(memory * devices)}"
+    raise CannotFit(
+        f"{config.name}: it cannot fit, and nothing was built. {shape.parameters / 1e9:,.1f} billion parameters take "
+        f"{gibibytes(total)} for {kept} alone, and {here}. {remedy}"
+    )
+
+
+def gpt_shape(config: StepConfig, options: Mapping[str, Any]) -> GptShape | None:
+    shape = GPT_SHAPES.get(config.name.removeprefix("zoo/"))
+    if shape is None or not {*options} <= {each.name for each in fields(shape)}:  # reported when it is built
+        return None
+    return replace(shape, **options)
+
+
+def device_memory_bytes(device: torch.device) -> int | None:
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return None
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether torch, or a library that it calls, found no memory; our own errors may quote such words."""
+    ours = isinstance(error, StepError | DataError)
+    return not ours and (isinstance(error, torch.OutOfMemoryError) or says_out_of_memory(str(error)))
+
+
+@contextmanager
+def explained_out_of_memory(config: StepConfig) -> Iterator[None]:
+    """Turn an allocator's error into one that names the batch."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        lines = str(error).splitlines()
+        line = next((line for line in lines if says_out_of_memory(line)), lines[0] if lines else "")
+        traceback.clear_frames(error.__traceback__)  # they hold the tensors that the next benchmark needs
+        micro = "" if config.micro_batch_size is None else "micro"
+        raise OutOfMemory(
+            f"{config.name}: a {micro and 'micro-'}batch of {config.forward_batch_size} did not fit in the memory of "
+            f"{config.device}, and it was NOT made smaller. Choose a smaller {micro and 'micro_'}batch_size, or a platform "
+            f"with more memory. torch said: {line.strip()}"
+        ) from error

@@ -156,6 +156,17 @@ class TestLaunchingOperator:
             {"attention": 5e-6, "attention backward": 7e-6}
         )
 
+    def test_layout_conversion_is_no_convolution(self):
+        found = replay(
+            event("cpu_op", "aten::conv2d", 0, 10, **{"External id": 1}),
+            kernel("void cudnn::nchwToNhwcKernel<float>(x)", 20, 5, 1),
+            kernel("sm90_xmma_fprop_implicit_gemm", 30, 50, 1),
+        )
+        assert {name: each.seconds for name, each in operations(found).items()} == {
+            "convolution": pytest.approx(50e-6),
+            "convolution layout": pytest.approx(5e-6),
+        }
+
     def test_optimizer_and_compiled_regions_are_operations(self):
         found = replay(
             event("user_annotation", "Optimizer.step#AdamW.step", 0, 10, **{"External id": 1}),
@@ -204,6 +215,14 @@ class TestSharedTime:
         reduced = found["all_reduce up to 1 MiB"]
         assert (reduced.seconds, reduced.overlapped_s) == pytest.approx((20e-6, 5e-6))
         assert set(found) == {"matrix product", "all_reduce up to 1 MiB"}
+
+    def test_waiting_for_a_batch_takes_the_time_in_which_nothing_computes(self):
+        batch = event(
+            "user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 100, 300
+        )
+        found = replay(batch, kernel("nvjet", 300, 200))
+        assert operations(found)["data loader"].seconds == pytest.approx(200e-6)
+        assert found.idle_s == pytest.approx(600e-6)
 
     def test_copies_are_named_by_their_direction(self):
         found = replay(

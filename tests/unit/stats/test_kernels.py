@@ -150,6 +150,25 @@ class TestCauses:
         assert cause.text.startswith("2 ms -> 7 ms a step without a kernel")
         assert compare(OLD, OLD, before_s=1, after_s=2).idle.operation == IDLE
 
+    @pytest.mark.parametrize(
+        ("came", "kind", "remedy"),
+        [
+            (
+                row("copy DtoH", 0.1, "Memcpy DtoH", 40),
+                "host",
+                "40 copies to the host a step, 0 in the baseline:",
+            ),
+            (row("convolution layout", 5.0, "nchwToNhwcKernel", 16), "kernels", "cuDNN converts what is not"),
+            (row("data loader", 5.0, "enumerate(DataLoader)"), "loader", "enumerate(DataLoader)"),
+        ],
+        ids=["copies", "layout", "batches"],
+    )
+    def test_new_operation_says_what_to_look_for(self, came, kind, remedy):
+        new = table(15.0, *OLD.rows, came)
+        (cause,) = kernel_causes(compare(OLD, new, before_s=0.010, after_s=0.015))
+        assert cause.kind == kind
+        assert cause.remedy.startswith(remedy)
+
     @pytest.mark.parametrize("after_s", [0.010, 0.009])
     def test_nothing_explains_what_was_not_lost(self, after_s):
         new = table(10.0, row("matrix product", 8.0, "nvjet_a"))

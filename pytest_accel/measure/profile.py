@@ -177,7 +177,7 @@ def table_of(
         )
         for (operation, kernel), (count, us, hidden_us) in rows.items()
     ]
-    return KernelTable.of(of_step, step_s=step_s, profiled_s=profiled_s)
+    return KernelTable.of(of_step, step_s=step_s)
 
 
 def exposed_us(spans: Sequence[Span]) -> list[float]:

@@ -37,10 +37,9 @@ class KernelTable:
     step_s: float  # of the run's rounds, without the profiler
     idle_s: float  # nothing ran on the device; on the CPU no operator: Python and waiting
     rows: tuple[KernelRow, ...]
-    profiled: float  # step time under the profiler over step_s
 
     @classmethod
-    def of(cls, rows: Iterable[KernelRow], *, step_s: float, profiled_s: float) -> KernelTable:
+    def of(cls, rows: Iterable[KernelRow], *, step_s: float) -> KernelTable:
         """Make a table that sums to `step_s`: the profiler slows the host down, which lengthens idle time first."""
         shown = _fold(sorted(rows, key=lambda row: row.seconds, reverse=True))
         busy_s = math.fsum(row.seconds for row in shown)
@@ -58,7 +57,6 @@ class KernelTable:
                 )
                 for row in shown
             ),
-            profiled=profiled_s / step_s,
         )
 
 

@@ -29,9 +29,7 @@ def profiled(step, *, warm=5):
     found, note = profile_step(step, device, ALONE, step_s=before_s)
     after_s = timed_block(step, 20, device) / 20
     assert found is not None, note
-    say(
-        f"step {1e3 * found.step_s:.3f} ms, idle {1e3 * found.idle_s:.3f} ms, profiled {found.profiled:.2f} x"
-    )
+    say(f"step {1e3 * found.step_s:.3f} ms, idle {1e3 * found.idle_s:.3f} ms")
     say(f"step after profiling over before: {after_s / before_s:.3f}")
     for row in found.rows:
         say(f"{1e3 * row.seconds:9.4f} ms {row.count:7.1f}  {row.operation:32} {row.kernel}")

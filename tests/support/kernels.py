@@ -17,7 +17,7 @@ def row(operation: str, ms: float, kernel: str = "", count: float = 1.0) -> Kern
 
 
 def table(step_ms: float, *rows: KernelRow) -> KernelTable:
-    return KernelTable.of(rows, step_s=step_ms / 1e3, profiled_s=step_ms / 1e3)
+    return KernelTable.of(rows, step_s=step_ms / 1e3)
 
 
 def lost_attention() -> Result:

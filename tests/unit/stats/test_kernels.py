@@ -107,7 +107,7 @@ rows = st.lists(
     ),
     max_size=60,
 )
-tables = st.builds(lambda found, step_s: KernelTable.of(found, step_s=step_s, profiled_s=step_s), rows, times)
+tables = st.builds(lambda found, step_s: KernelTable.of(found, step_s=step_s), rows, times)
 
 
 class TestSums:

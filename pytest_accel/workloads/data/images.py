@@ -27,6 +27,8 @@ from pytest_accel.workloads.data.loader import ArrayImages, EncodedImages
 from pytest_accel.workloads.data.shards import open_shards
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
 Tensor: TypeAlias = Any  # torch is untyped here
@@ -146,7 +148,7 @@ def _read_digits(split: Split) -> ArrayImages:
 # --- encoded ----------------------------------------------------------------------------------------
 
 
-def _open_files(root: Path, images: list[tuple[str, int]], name: str) -> EncodedImages:
+def _open_files(root: Path, images: Sequence[tuple[str | bytes, int]], name: str) -> EncodedImages:
     if not images:
         raise unreadable(
             root,
@@ -180,7 +182,11 @@ def _open_food101(folder: Path, split: Split) -> EncodedImages:
     listed = read_json(path)
     try:
         numbers = {name: number for number, name in enumerate(sorted(listed))}
-        images = [(f"{image}.jpg", numbers[name]) for name, images in listed.items() for image in images]
-    except (AttributeError, TypeError) as error:
+        images = [
+            (os.fsencode(f"{image}.jpg"), numbers[name])
+            for name, images in listed.items()
+            for image in images
+        ]
+    except (AttributeError, TypeError, ValueError) as error:
         raise unreadable(path, f"not lists of images by class: {error}") from None
     return _open_files(folder / "images", images, "food101")

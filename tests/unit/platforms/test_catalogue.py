@@ -236,6 +236,9 @@ def test_reads_the_tables_of_a_pyproject(tmp_path):
     pyproject.write_text("[tool.pytest-accel]\nplatforms = 3\n")
     with pytest.raises(CatalogueError, match="not a table"):
         user_platforms(pyproject)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(CatalogueError, match=r"cannot be read: Is a directory\. Move it away\."):
+        user_platforms(tmp_path / "folder")
     pyproject.write_text("[tool.pytest-accel\n")
     with pytest.raises(CatalogueError, match=r"pyproject\.toml"):
         user_platforms(pyproject)

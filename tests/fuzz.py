@@ -9,7 +9,10 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import os
+import pickle
 import random
+import shutil
 import socket
 import sqlite3
 import sys
@@ -45,6 +48,7 @@ from pytest_accel.storage.comparison import compare, find_source
 from pytest_accel.storage.files import StorageError
 from pytest_accel.storage.history import History
 from pytest_accel.storage.references import read_expectations, read_study
+from tests.support import data_sets, detection_sets
 from tests.support.kernels import lost_attention
 from tests.support.results import make_session
 
@@ -330,6 +334,94 @@ def read_history(source: random.Random, folder: Path) -> None:
                 connection.executemany(f"INSERT INTO {name_} VALUES ({','.join('?' * len(rows[0]))})", rows)
 
 
+def cifar_pickles(root: Path) -> None:
+    content = {"data": [[0] * 3072], "fine_labels": [0], "fine_label_names": ["a"]}
+    for name in ("train", "test", "meta"):
+        data_sets.put(root / "cifar-100-python" / name, pickle.dumps(content))
+
+
+DATA_SETS: dict[str, Callable[[Path], object]] = {
+    "cifar100": data_sets.write_cifar_binary,
+    "cifar100 pickles": cifar_pickles,
+    "mnist": data_sets.write_mnist,
+    "food101": data_sets.write_food101,
+    "imagenet": data_sets.write_imagenet_folders,
+    "imagenet shards": lambda root: data_sets.write_shards(root / "imagenet/train"),
+    "coco": lambda root: detection_sets.write_coco(root / "coco"),
+    "cityscapes": lambda root: detection_sets.write_cityscapes(root / "cityscapes"),
+    "oscar": lambda root: data_sets.put(root / "oscar/train.bin", bytes(range(50)) * 2),
+}
+
+
+@cache
+def data_files(name: str) -> dict[str, bytes]:
+    with tempfile.TemporaryDirectory() as folder:
+        DATA_SETS[name](Path(folder))
+        return {
+            str(path.relative_to(folder)): path.read_bytes()
+            for path in Path(folder).rglob("*")
+            if path.is_file()
+        }
+
+
+def read_data(source: random.Random, folder: Path) -> None:
+    """Read a data set one of whose files is damaged, or the cached index of shards."""
+    name = source.choice(list(DATA_SETS))
+    files, root = dict(data_files(name)), folder / "data"
+    shutil.rmtree(root, ignore_errors=True)
+    chosen = source.choice(sorted(files, key=lambda each: (not each.endswith("json"), each))[:8])
+    if chosen.endswith(".json") and source.random() < 0.8:
+        files[chosen] = json_text(source, files[chosen].decode()).encode()
+    else:
+        files[chosen] = damaged_bytes(source, files[chosen])
+    for each, content in files.items():
+        data_sets.put(root / each, content)
+    with patch.dict(os.environ, XDG_CACHE_HOME=str(root)):
+        read_samples(name.partition(" ")[0], root)
+        for index in root.glob("pytest-accel/*.npy"):
+            index.write_bytes(damaged_bytes(source, index.read_bytes()))
+            read_samples("imagenet", root)
+
+
+def read_samples(name: str, root: Path) -> None:
+    """Open the training data and read a batch as a loader does."""
+    import torch
+
+    from pytest_accel.workloads.data.images import open_images
+    from pytest_accel.workloads.data.loader import BatchRequest, EncodedImages, PhotographReader
+    from pytest_accel.workloads.tasks.detection import ONE_SCALE, BucketOrder, open_coco
+    from pytest_accel.workloads.tasks.segmentation import CropReader, open_cityscapes
+    from pytest_accel.workloads.tasks.text import open_tokens
+
+    if name == "oscar":
+        sequences = open_tokens(root, length=4, vocabulary=50257)
+        sequences.read(range(len(sequences)), torch.device("cpu"))
+    elif name == "coco":
+        coco = open_coco(root, "train")
+        coco[next(BucketOrder(sizes=coco.sizes, resizing=ONE_SCALE, batch_size=2).requests(augment=True))]
+    else:
+        images: Any = (
+            open_cityscapes(root, "train") if name == "cityscapes" else open_images(root, name, "train")
+        )
+        wanted = BatchRequest(indices=range(min(3, len(images))), seed=1)
+        if name == "cityscapes":
+            images = CropReader(images=images, crop=(32, 32))
+        elif isinstance(images, EncodedImages):
+            images = PhotographReader(images=images, size=32)
+        images[wanted]
+
+
+def damaged_bytes(source: random.Random, content: bytes) -> bytes:
+    if source.random() < 0.4:
+        return damaged(source, content.decode("latin-1")).encode("latin-1", "replace")
+    found = bytearray(content)
+    for _ in range(source.choice((1, 3, 30))):
+        found[source.randrange(min(len(found), source.choice((20, 2000, 10**9))))] = source.choice(
+            (0, 255, source.randrange(256))
+        )
+    return bytes(found)
+
+
 READERS: dict[str, tuple[Callable[[random.Random, Path], None], tuple[type[Exception], ...]]] = {
     "results": (read_results, (StorageError,)),
     "baselines": (read_baselines, (StorageError,)),
@@ -340,6 +432,7 @@ READERS: dict[str, tuple[Callable[[random.Random, Path], None], tuple[type[Excep
     "options": (read_options, (ValueError,)),
     "message": (read_message, (FormatError, ConnectionLost)),
     "history": (read_history, (StorageError,)),
+    "data": (read_data, (RuntimeError,)),
 }
 
 
@@ -363,6 +456,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()) * 1000)
     parser.add_argument("--reader", choices=READERS, action="append")
     args = parser.parse_args()
+    sys.stderr = sys.stdout
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # libjpeg and libpng print what they find damaged
     names, counts, found = args.reader or list(READERS), Counter[str](), {}
     end, seed = time.monotonic() + args.seconds, args.seed
     # Contents that were changed by hand are refused before anything else; here they are to get further.

@@ -47,7 +47,7 @@ from pytest_accel.distributed.processes import (
 from pytest_accel.options import GROUP_ID_VARIABLE, SECRET_VARIABLE, WORKER_VARIABLE
 from pytest_accel.platforms.catalogue import DetectedDevice
 from pytest_accel.stats.quantities import counted
-from pytest_accel.storage.codec import INTEGER_DIGITS, decode, encode
+from pytest_accel.storage.codec import INTEGER_DIGITS, decode, encode, loads
 
 Launcher = Literal["torchrun", "srun"]
 
@@ -255,12 +255,21 @@ def read_secret(folder: Path, name: str) -> str:
             private = facts.st_uid == os.geteuid() and not stat.S_IMODE(facts.st_mode) & 0o077
             if name.startswith(_SECRET) and stat.S_ISREG(facts.st_mode) and private:
                 return file.read(_SECRET_CHARACTERS)
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         problem = getattr(error, "strerror", "") or problem
     raise WorkerError(f"{path}: {problem}. {_SECRET_REMEDY}")
 
 
 # --- launcher rank 0 --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Address:
+    """Where launcher rank 0 listens, and the name of the file with its secret."""
+
+    host: str
+    port: int
+    secret: str  # empty: the secret itself is in SECRET_VARIABLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,7 +333,7 @@ class LauncherRanks:
                 self._secret = write_secret(secret_folder(launched), listener.token)
             self._store = open_store(launched, rendezvous_s)  # serves latecomers as long as it lives
             name = self._secret.name if self._secret else ""
-            address = {"host": self.host, "port": listener.port, "secret": name}
+            address = encode(_Address(host=self.host, port=listener.port, secret=name))
             self._store.set(_KEY.format(launched.attempt), json.dumps(address))
         except BaseException:
             self._remove_secret()
@@ -533,15 +542,18 @@ def _connect(launched: LauncherRank, rendezvous_s: float, seen: Inventory) -> Co
         store = open_store(launched, rendezvous_s)
         key = _KEY.format(launched.attempt)
         store.wait([key], timedelta(seconds=max(deadline - time.monotonic(), 1.0)))
-        address = json.loads(store.get(key))
-        token = read_secret(secret_folder(launched), address["secret"])
+        address = decode(_Address, loads(store.get(key).decode()))
+        token = read_secret(secret_folder(launched), address.secret)
     except DistError:
         raise WorkerError(f"{launched.title}: rank 0 did not come within {rendezvous_s:g} s") from None
+    except ValueError as error:
+        problem = f"the store's address of rank 0 was not written by pytest-accel: {error}"
+        raise WorkerError(f"{launched.title}: {problem} Set another MASTER_PORT.") from None
     finally:
         signal.signal(signal.SIGINT, before)
     try:
-        return call(address["host"], address["port"], token=token, hello=encode(seen), timeout_s=rendezvous_s)
-    except ConnectionLost as error:
+        return call(address.host, address.port, token=token, hello=encode(seen), timeout_s=rendezvous_s)
+    except (ConnectionLost, ValueError, OverflowError) as error:  # a forged host or port
         raise WorkerError(f"{launched.title}: rank 0 cannot be reached: {error}") from None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
@@ -105,8 +106,12 @@ class Variant:
             )
         for pattern in self.patterns:
             try:
-                re.compile(pattern)
-            except re.error as error:
+                with warnings.catch_warnings():
+                    warnings.simplefilter(
+                        "error"
+                    )  # a FutureWarning: it may mean another set in a later Python
+                    re.compile(pattern)
+            except (re.error, FutureWarning, OverflowError, RecursionError) as error:
                 raise ValueError(f"patterns: {pattern!r} is not a regular expression: {error}.") from None
         for name in (*self.dtypes, *self.peaks_tflops):
             if name not in PRECISIONS:

@@ -120,10 +120,11 @@ def clipped(text: str, characters: int) -> str:
 
 def parse_count(low: int, high: int, remedy: str = "") -> Callable[[str], int]:
     def parse(text: str) -> int:
-        is_number = text.strip().isdecimal() and len(text) <= 20  # int() refuses more than 4300 digits
-        if not (is_number and low <= int(text) <= high):
+        number = text.strip()  # of more characters than int() strips
+        is_number = number.isdecimal() and len(number) <= 20  # int() refuses more than 4300 digits
+        if not (is_number and low <= int(number) <= high):
             raise ValueError(f"is not a whole number from {low} to {high}. {remedy}".rstrip())
-        return int(text)
+        return int(number)
 
     return parse
 

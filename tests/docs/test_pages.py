@@ -40,6 +40,16 @@ def test_every_decision_is_listed():
     assert {path.name for path in index.parent.glob("[0-9]*.md")} == set(links(index))
 
 
+def test_every_fault_has_a_test_that_provokes_it():
+    text = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| .* \| (\d+) \| .* \| `(.*)::(.*)` \|$", text, re.MULTILINE)
+    for _, file, test in rows:
+        assert f"def {test}(" in (ROOT / "tests" / file).read_text(encoding="utf-8")
+    kinds = sum(int(count) for count, _, _ in rows)
+    assert kinds >= 60
+    assert f"name {kinds} kinds of faults" in text
+
+
 # --- names ------------------------------------------------------------------------------------------
 
 

@@ -102,7 +102,7 @@ def write_mnist(root: Path, *, train: int = 20, test: int = 8, seed: int = 0) ->
             f"{prefix}-images-idx3-ubyte": struct.pack(">4I", 2051, count, 28, 28) + images.tobytes(),
             f"{prefix}-labels-idx1-ubyte": struct.pack(">2I", 2049, count) + bytes(labels),
         }
-        paths = tuple(_put(folder / name, content) for name, content in parts.items())
+        paths = tuple(put(folder / name, content) for name, content in parts.items())
         written[split] = Written(images, labels, paths)
     return written
 
@@ -119,7 +119,7 @@ def write_food101(root: Path, *, train: int = 7, test: int = 4, seed: int = 0) -
         paths = []
         for index, (label, image) in enumerate(zip(labels, images, strict=True)):
             listed[FOODS[label]].append(f"{FOODS[label]}/{split}{index}")
-            paths.append(_put(folder / "images" / FOODS[label] / f"{split}{index}.jpg", image))
+            paths.append(put(folder / "images" / FOODS[label] / f"{split}{index}.jpg", image))
         (folder / "meta" / f"{split}.json").write_text(json.dumps(listed))
         written[split] = Written(images, labels, tuple(paths))
     return written
@@ -133,7 +133,7 @@ def write_imagenet_folders(root: Path, *, train: int = 7, test: int = 4, seed: i
         images = jpegs(count, seed + (1000 if split == "val" else 0))
         endings = ("JPEG", "jpg", "jpeg")
         paths = [
-            _put(root / "imagenet" / split / SYNSETS[label] / f"{index:04}.{endings[index % 3]}", image)
+            put(root / "imagenet" / split / SYNSETS[label] / f"{index:04}.{endings[index % 3]}", image)
             for index, (label, image) in enumerate(zip(labels, images, strict=True))
         ]
         written["train" if split == "train" else "test"] = Written(images, labels, tuple(paths))
@@ -167,7 +167,7 @@ def write_tar(path: Path, members: dict[str, bytes]) -> Path:
     return path
 
 
-def _put(path: Path, content: bytes) -> Path:
+def put(path: Path, content: bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
     return path

@@ -81,8 +81,11 @@ def read_bytes(path: Path | str) -> Tensor:
     import numpy as np
     import torch
 
-    with reading(path):
-        data = np.fromfile(path, np.uint8)
+    try:
+        with reading(path):
+            data = np.fromfile(path, np.uint8)
+    except ValueError as error:  # a name with a null byte or half a surrogate pair
+        raise unreadable(repr(path), error) from None
     if not len(data):
         raise unreadable(path, "empty")
     return torch.from_numpy(data)

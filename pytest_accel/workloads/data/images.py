@@ -28,6 +28,8 @@ from pytest_accel.workloads.data import files
 from pytest_accel.workloads.data.loader import ArrayImages, EncodedImages
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
 CIFAR_RECORD_BYTES = 2 + 3 * 32 * 32  # the coarse label, the fine one, then red, green and blue planes
@@ -144,7 +146,7 @@ def _read_digits(split: files.Split) -> ArrayImages:
     return ArrayImages(images=torch.from_numpy(images)[:, None], labels=torch.from_numpy(digits.target[part]))
 
 
-def _open_files(root: Path, images: list[tuple[str, int]], name: str) -> EncodedImages:
+def _open_files(root: Path, images: Sequence[tuple[str | bytes, int]], name: str) -> EncodedImages:
     if not images:
         raise files.unreadable(
             root,
@@ -178,8 +180,12 @@ def _open_food101(folder: Path, split: files.Split) -> EncodedImages:
     listed = files.read_json(path)
     try:
         numbers = {name: number for number, name in enumerate(sorted(listed))}
-        images = [(f"{image}.jpg", numbers[name]) for name, images in listed.items() for image in images]
-    except (AttributeError, TypeError) as error:
+        images = [
+            (os.fsencode(f"{image}.jpg"), numbers[name])
+            for name, images in listed.items()
+            for image in images
+        ]
+    except (AttributeError, TypeError, ValueError) as error:
         raise files.unreadable(path, f"not lists of images by class: {error}") from None
     return _open_files(folder / "images", images, "food101")
 
@@ -188,7 +194,8 @@ _AGAIN = "Copy or write the shard again: key.jpg and key.cls for each image, and
 _MEMBER = re.compile(r"((?:.*/)?[^./]+)\.([^/]*)")  # key and extension, as webdataset separates them
 _CLASS_BYTES = 64  # more than the number of a class needs
 _TAIL_BYTES = 1 << 20  # of zeros after the end; tar's own padding is at most 10 KiB by default
-_INDEX = 1  # increase it when the columns of an index change
+_INDEX = 2  # increase it when the columns of an index change
+_DIGEST_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -230,10 +237,13 @@ def open_shards(paths: list[Path]) -> ShardImages:
             status = path.stat()
         state += f"/{path.absolute()} {status.st_size} {status.st_mtime_ns}"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "pytest-accel")  # noqa: PTH111 - raises without a home
-    cached = cache / f"shards-{hashlib.blake2b(os.fsencode(state), digest_size=8).hexdigest()}.npy"
-    try:
-        index = np.load(cached, allow_pickle=False)
-    except (OSError, ValueError, EOFError):  # not there, or torn
+    cached = cache / f"shards-{_digest(os.fsencode(state)).hex()}.npy"
+    data = b""
+    with suppress(OSError):
+        data = cached.read_bytes()
+    if data and _digest(data[_DIGEST_BYTES:]) == data[:_DIGEST_BYTES]:
+        index = np.load(io.BytesIO(data[_DIGEST_BYTES:]), allow_pickle=False)
+    else:  # not there, or damaged
         rows = [(*image, shard) for shard, path in enumerate(paths) for image in _members(path)]
         numbers = [(column, np.int64) for column in ("label", "offset", "size", "shard")]
         index = np.array(rows, np.dtype([("name", f"S{max(len(row[0]) for row in rows)}"), *numbers]))
@@ -241,7 +251,7 @@ def open_shards(paths: list[Path]) -> ShardImages:
         np.save(buffer, index, allow_pickle=False)
         with suppress(OSError):  # the next session builds it again
             cached.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(cached, buffer.getvalue())
+            replace_file(cached, _digest(buffer.getvalue()) + buffer.getvalue())
     return ShardImages(
         root=str(paths[0].parent),
         names=np.array(index["name"]),
@@ -249,6 +259,10 @@ def open_shards(paths: list[Path]) -> ShardImages:
         shards=tuple(path.name for path in paths),
         places=index[["shard", "offset", "size"]],
     )
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest()
 
 
 def _members(path: Path) -> list[tuple[bytes, int, int, int]]:
@@ -267,9 +281,9 @@ def _members(path: Path) -> list[tuple[bytes, int, int, int]]:
                     images[key] = os.fsencode(member.name), member.offset_data, member.size
                 elif extension == "cls":
                     text = os.pread(file.fileno(), min(member.size, _CLASS_BYTES), member.offset_data)
-                    classes[key] = int(text.decode("ascii"))
+                    classes[key] = int(np.int64(int(text.decode("ascii"))))
             tail = os.pread(file.fileno(), _TAIL_BYTES, tar.offset)
-    except (tarfile.TarError, ValueError, EOFError) as error:
+    except (tarfile.TarError, ValueError, EOFError, OverflowError) as error:
         raise files.unreadable(where, error, _AGAIN) from None
     # tarfile takes a damaged header for the end, without an error.
     if len(tail) < tarfile.BLOCKSIZE or any(tail):

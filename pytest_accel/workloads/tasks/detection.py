@@ -217,6 +217,8 @@ def _coco_set(content: Any, path: Path, images_folder: Path) -> CocoSet:
         places = {each["id"]: place for place, each in enumerate(images)}
         names = np.array([each["file_name"] for each in images], np.str_)
         sizes = np.array([(each["height"], each["width"]) for each in images], np.int32).reshape(-1, 2)
+        if (sizes < 1).any():
+            raise ValueError(f"image {names[(sizes < 1).any(axis=1).argmax()]} has a side below 1 pixel")  # noqa: TRY301
         for number, each in enumerate(content["annotations"]):
             where = f"{path}: annotations[{number}]"
             left, top, width, height = each["bbox"]

@@ -16,7 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_accel.distributed import launcher
 from pytest_accel.distributed.launcher import (
+    Inventory,
     LauncherError,
     LauncherRank,
     LauncherRanks,
@@ -342,6 +344,29 @@ def test_missing_rank_0_is_reported_by_the_others(world):
     two.start(1, rendezvous_s=1)
     assert two.status(1) == 1
     assert "rank 1 of 2 (torchrun)" in two.output(1)
+
+
+@pytest.mark.parametrize(
+    ("forged", "problem"),
+    [
+        ("{}", "was not written by pytest-accel"),
+        ("\\ud8", "was not written by pytest-accel"),
+        ('{"host": "127.0.0.1", "port": 99999999, "secret": ""}', "rank 0 cannot be reached"),
+        ('{"host": "a\\u0000", "port": 1, "secret": ""}', "rank 0 cannot be reached"),
+        ('{"host": "127.0.0.1", "port": 1, "secret": "\\u0000"}', "set PYTEST_ACCEL_SECRET"),
+        ('{"host": "127.0.0.1", "port": 1, "secret": "/etc/passwd"}', "set PYTEST_ACCEL_SECRET"),
+    ],
+)
+def test_forged_address_of_rank_0_is_one_clear_error(world, monkeypatch, forged, problem):
+    """Whoever reaches the store can write it."""
+    if '"secret": ""' in forged:
+        monkeypatch.setenv(SECRET_VARIABLE, "s" * 32)
+    two = world(1, 1)
+    store = launcher.open_store(two.launcher_rank(), LONG_S)
+    store.set(launcher._KEY.format(0), forged)
+    with pytest.raises(WorkerError, match=problem) as caught:
+        launcher._connect(two.launcher_rank(1), LONG_S, Inventory(rank=1, node=1, host="n1"))
+    assert len(str(caught.value).splitlines()) == 1
 
 
 # What another user of the node can do: read and write the store, and call what it names.

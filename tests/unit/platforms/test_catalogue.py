@@ -184,6 +184,9 @@ def test_a_project_extends_a_device_it_knows():
         ({"mybox": {}}, "mybox.patterns", "missing"),
         ({"mybox": {"patterns": "A40"}}, "mybox.patterns", "not a list of strings"),
         ({"mybox": {"patterns": ["("]}}, "mybox.patterns", "not a regular expression"),
+        ({"mybox": {"patterns": ["[[a]"]}}, "mybox.patterns", "Possible nested set"),
+        ({"mybox": {"patterns": ["a{99999999999}"]}}, "mybox.patterns", "not a regular expression"),
+        ({"mybox": {"patterns": ["(" * 3000 + ")" * 3000]}}, "mybox.patterns", "not a regular expression"),
         ({"mybox": {"pattern": ["A"]}}, "mybox.pattern", "Did you mean 'patterns'?"),
         ({"mybox": {"patterns": ["A"], "memory_gb": "48"}}, "mybox.memory_gb", "not a positive number"),
         ({"mybox": {"patterns": ["A"], "memory_gb": -1}}, "mybox.memory_gb", "not a positive number"),
@@ -232,6 +235,9 @@ def test_reads_the_tables_of_a_pyproject(tmp_path):
     pyproject.write_text("[tool.pytest-accel]\nplatforms = 3\n")
     with pytest.raises(CatalogueError, match="not a table"):
         user_platforms(pyproject)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(CatalogueError, match=r"cannot be read: Is a directory\. Move it away\."):
+        user_platforms(tmp_path / "folder")
     pyproject.write_text("[tool.pytest-accel\n")
     with pytest.raises(CatalogueError, match=r"pyproject\.toml"):
         user_platforms(pyproject)

@@ -12,6 +12,7 @@ from pytest_accel.stats.quantities import (
     clipped,
     gibibytes,
     inert,
+    parse_count,
     parse_fraction,
     parse_seconds,
     percent,
@@ -139,3 +140,8 @@ def test_a_line_that_a_runner_would_obey_does_not_begin_so(line):
 
 def test_other_lines_stay():
     assert inert("t.py::test_x ::error::") == "t.py::test_x ::error::"
+
+
+def test_count_may_have_any_blanks_around_it():
+    """The separators of Unicode too, which int() does not strip."""
+    assert parse_count(0, 9)(" 5\x1d") == 5

@@ -270,7 +270,9 @@ def test_split_without_an_image_is_refused(tmp_path):
         assert text.startswith(f"{tmp_path / 'imagenet' / folder}: holds no image\nValid: ")
 
 
-@pytest.mark.parametrize("content", [b"{", b"[" * 100_000, b"[]", b'{"pizza": 1}', b"{}", b"\xff", None])
+@pytest.mark.parametrize(
+    "content", [b"{", b"[" * 100_000, b"[]", b'{"pizza": 1}', b'{"a": ["\\ud800"]}', b"{}", b"\xff", None]
+)
 def test_wrong_list_of_food101_is_refused(tmp_path, content):
     write_food101(tmp_path)
     path = tmp_path / "food-101/meta/train.json"
@@ -280,3 +282,10 @@ def test_wrong_list_of_food101_is_refused(tmp_path, content):
         path.write_bytes(content)
     where = tmp_path / "food-101/images" if content == b"{}" else path
     assert refused(tmp_path, "food101").startswith(f"{where}: ")
+
+
+def test_image_whose_name_holds_a_null_byte_is_refused_when_it_is_read(tmp_path):
+    write_food101(tmp_path)
+    (tmp_path / "food-101/meta/train.json").write_text('{"pizza": ["a\\u0000b"]}')
+    with pytest.raises(DataError, match="null byte"):
+        open_images(tmp_path, "food101", "train").read(0)

@@ -79,6 +79,7 @@ def test_members_may_come_in_any_order_and_spelling(tmp_path):
         (PAIR | {"n1/b.cls": b"1"}, "n1/b", "a .cls without an image"),
         (PAIR | {"n1/a.cls": b"cat"}, "n1/a.cls", "'cat'"),
         (PAIR | {"n1/a.cls": "٣".encode()}, "n1/a.cls", ""),
+        (PAIR | {"n1/a.cls": b"9" * 30}, "n1/a.cls", "too large"),
         (PAIR | {"n1/a.cls": b"-1"}, "n1/a.jpg", "the label -1 is not one of imagenet's 1000"),
         (PAIR | {"n1/a.cls": b"1000"}, "n1/a.jpg", "the label 1000 is not one of imagenet's 1000"),
         ({"readme.txt": b"x"}, "", "holds no image"),
@@ -141,6 +142,18 @@ def test_shards_are_indexed_once_and_again_when_one_changes(tmp_path, monkeypatc
     os.utime(paths[0], ns=(0, 0))
     open_images(tmp_path, "imagenet", "train")
     assert indexed == [*paths, *paths]
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda whole: whole[:-9], lambda whole: whole.replace(b"shard", b"SHARD")]
+)
+def test_damaged_index_is_built_again(tmp_path, damage):
+    write_shards(tmp_path / "imagenet/train")
+    whole = open_images(tmp_path, "imagenet", "train")
+    (index,) = (tmp_path / "cache/pytest-accel").iterdir()
+    index.write_bytes(damage(index.read_bytes()))
+    again = open_images(tmp_path, "imagenet", "train")
+    assert again.places.tolist() == whole.places.tolist()
 
 
 def test_shard_that_is_cut_or_gone_after_it_was_indexed_is_named(tmp_path):

@@ -117,6 +117,7 @@ def test_boxes_are_clipped_to_their_images_and_crowds_and_empty_ones_dropped(tmp
         ("images", [], "annotations[0]: ", ""),
         ("images[2].id", ABSENT, "", "has no 'id'"),
         ("images[2].id", "a", "", ""),
+        ("images[2].height", 0, "image 000000000002.jpg has a side below 1 pixel", ""),
         ("annotations[3].image_id", 7, "annotations[3]: ", "7"),
         ("annotations[3].bbox", [1, 2, 3], "annotations[3]: ", "not enough values"),
         ("annotations[3].bbox", [1, 2, 3, "4"], "annotations[3]: ", ""),

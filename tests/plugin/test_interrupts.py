@@ -159,7 +159,7 @@ def test_children_of_a_worker_end_with_it(bench):
         def test_step(accel):
             measure(accel)
             if FRESH:
-                subprocess.Popen(["sleep", "600"])
+                subprocess.Popen(["sh", "-c", "trap '' TERM INT HUP; sleep 600"])
                 {DAEMON}
         """
     )

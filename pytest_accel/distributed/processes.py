@@ -223,6 +223,8 @@ class RankProcesses:
                     signal_group(process.pid, signal.SIGKILL)
                     with suppress(subprocess.TimeoutExpired):
                         process.wait(_KILL_S)
+                if process.returncode == -signal.SIGKILL:  # its supervisor may be what was killed
+                    signal_group(process.pid, signal.SIGKILL)
                 # A running one that ended otherwise was about to end by itself.
                 by_us = process.returncode is None or (rank in running and process.returncode in _OUR_SIGNALS)
                 folder = Path(self._specs[rank].folder)

@@ -148,6 +148,8 @@ def table_of(
     begin, end = window["ts"], window["ts"] + window["dur"]
     calls, own = _calls(events, window["tid"])
     kernels = [event for event in events if event["cat"] in {"kernel", "gpu_memcpy", "gpu_memset"}]
+    if not (host or kernels):
+        return None
     if not host:
         spans = [
             *(_kernel_span(event, calls.get(event.get("args", {}).get("External id"))) for event in kernels),

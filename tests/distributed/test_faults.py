@@ -94,13 +94,19 @@ class TestRankThatEnds:
         assert answer.culprit == 1
         assert answer.ranks[0].exit.status == ""  # it was ended
 
-    def test_grandchildren_end_too_and_the_next_group_works(self, groups, provoke, eventually, tmp_path):
-        """A grandchild in its own session is found by its environment."""
+    @pytest.mark.parametrize(
+        ("own_session", "end"),
+        [(True, "os._exit(1)"), (False, "os.kill(os.getppid(), 9)")],
+        ids=["rank ends", "supervisor is killed"],
+    )
+    def test_grandchildren_end_too_and_the_next_group_works(
+        self, groups, provoke, eventually, tmp_path, own_session, end
+    ):
         fault = (
             "import subprocess\n"
-            "    child = subprocess.Popen(['sleep', '3600'], start_new_session=True)\n"
+            f"    child = subprocess.Popen(['sleep', '3600'], start_new_session={own_session})\n"
             "    open('child', 'w').write(str(child.pid))\n"
-            "    os._exit(1)"
+            f"    {end}"
         )
         provoke(OTHERS_WAIT.format(fault=fault))
         child = int((tmp_path / "child").read_text())

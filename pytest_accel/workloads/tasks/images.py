@@ -162,7 +162,9 @@ def evaluation_batches(config: StepConfig, plan: ImagePlan) -> Iterator[Batch]:
         batches = Plan.host_batches(config, loader.PhotographReader(images=images, size=plan.shape[1]), order)
     try:
         for pixels, labels in batches:
-            yield finish((pixels.to(config.device, non_blocking=True), labels.to(config.device)))
+            yield finish(
+                (pixels.to(config.device, non_blocking=True), labels.to(config.device, non_blocking=True))
+            )
     finally:
         batches.close()
 

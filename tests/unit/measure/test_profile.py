@@ -252,6 +252,12 @@ class TestSharedTime:
         assert table_of([], host=False, steps=1, step_s=1, profiled_s=1) is None
         assert replay() is None
 
+    def test_waiting_for_a_batch_is_no_table_without_kernels(self):
+        batch = event(
+            "user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 100, 300
+        )
+        assert replay(batch) is None
+
     def test_operators_are_no_kernels_where_the_profiler_saw_none(self):
         assert replay(event("cpu_op", "aten::mm", 0, 10)) is None
 

@@ -45,9 +45,10 @@ _LEAST_SHARE = 0.1  # of the loss: less is not worth a line
 _DISAGREES = 0.25  # of the loss: what two profiled runs differ by beyond it
 _PACE = 0.95  # share of a step from which the host or the loader sets its pace
 _IN_THE_BASELINE = " in the baseline"
-_LAYOUT_IS_LOST = (
-    "cuDNN converts what is not channels last: look for a tensor or a model that lost its memory format"
-)
+_REMEDIES = {  # of operations that say what to do; others name their kernels
+    LAYOUT: "cuDNN converts what is not channels last: look for a tensor or a model that lost its memory format",
+    LOADER: "look at the disk, and at the CPUs of its workers; more workers=",
+}
 _MOST = 3  # causes that are printed
 _WAIT = "cpu_wait_s_per_step"
 _BUSY = 0.1  # of its CPUs' time, used by other processes
@@ -421,7 +422,7 @@ def _why_waiting(sides: _Sides) -> str:
         )
     if load := _load_text(sides):
         return f"{load}: end them (`top`)"
-    return "its threads are more than its CPUs, or another machine takes them (steal): `top`"
+    return "other processes, threads of its own, or another machine (steal) take its CPUs: `top`"
 
 
 def _load_text(sides: _Sides) -> str:
@@ -487,8 +488,7 @@ def _loader(sides: _Sides) -> _Found | None:
     else:
         return None
     text = f"the loader makes a batch in {seconds(moved.now)}, {seconds(moved.before)}{_IN_THE_BASELINE}"
-    remedy = "look at the disk, and at the CPUs of its workers; more workers=, decode='device'"
-    return _Found(Cause(kind="loader", text=text, remedy=remedy), lost_s)
+    return _Found(Cause(kind="loader", text=text, remedy=f"{_REMEDIES[LOADER]}, decode='device'"), lost_s)
 
 
 # --- kernels ------------------------------------------------------------------------------------------
@@ -507,7 +507,7 @@ def kernel_causes(found: KernelDifference) -> tuple[Cause, ...]:
         Cause(
             kind=_kind(each),
             text=_cause_text(each),
-            remedy=_LAYOUT_IS_LOST if each.operation == LAYOUT else each.kernel or _waits(found),
+            remedy=_REMEDIES.get(each.operation) or each.kernel or _waits(found),
             explained=each.change_s / found.loss_s * whole,
         )
         for each in changes

@@ -159,7 +159,7 @@ class TestCauses:
                 "40 copies to the host a step, 0 in the baseline:",
             ),
             (row("convolution layout", 5.0, "nchwToNhwcKernel", 16), "kernels", "cuDNN converts what is not"),
-            (row("data loader", 5.0, "enumerate(DataLoader)"), "loader", "enumerate(DataLoader)"),
+            (row("data loader", 5.0, "enumerate(DataLoader)"), "loader", "look at the disk"),
         ],
         ids=["copies", "layout", "batches"],
     )

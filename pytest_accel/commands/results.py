@@ -143,7 +143,11 @@ def explained(result: Result) -> list[str]:
 
 def _chosen(results: Sequence[Result], name: str | None) -> list[Result]:
     if name is None:
-        return [result for result in results if result.has_lost or (result.is_platform and result.failed)]
+        return [
+            result
+            for result in results
+            if result.has_lost or result.causes or (result.is_platform and result.failed)
+        ]
     found = [result for result in results if name in (result.benchmark, result.name, result.label)]
     if not found:
         known = [result.name for result in results]

@@ -63,10 +63,10 @@ def profile_step(
             raise
         return None, f"no kernel table: the step failed under the profiler: {error!r}"
     finally:
-        if tracer is not None:
-            _stop(tracer)
-    if tracer is None:
-        return None, "no kernel table: another profiler runs in this process" if is_profiled else ""
+        is_whole = tracer is None or _stop(tracer)
+    if tracer is None or not is_whole:
+        was_other = is_profiled or not is_whole
+        return None, "no kernel table: another profiler runs in this process" if was_other else ""
     try:
         events = _events(tracer, left_s=LIMIT_S - (time.perf_counter() - began_s))
     except (RuntimeError, OSError, ValueError) as error:
@@ -86,10 +86,15 @@ def _started(torch: Any, device: Device, *, shapes: bool) -> Any:  # noqa: ANN40
     return tracer
 
 
-def _stop(tracer: Any) -> None:  # noqa: ANN401 - torch.profiler.profile
+def _stop(tracer: Any) -> bool:  # noqa: ANN401 - torch.profiler.profile
+    """Return whether it ran until now: a profiler that the step starts and ends also ends it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        tracer.stop()
+        try:
+            tracer.stop()
+        except RuntimeError:
+            return False
+    return True
 
 
 def _events(tracer: Any, *, left_s: float) -> list[Event]:  # noqa: ANN401 - torch.profiler.profile

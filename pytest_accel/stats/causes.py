@@ -53,6 +53,7 @@ _MOST = 3  # causes that are printed
 _WAIT = "cpu_wait_s_per_step"
 _BUSY = 0.1  # of its CPUs' time, used by other processes
 _LOAD_SCATTER = 1.0  # scatter of what other processes do, as a share of its level: a few stored runs may show less by chance
+_LARGEST_LOSS = 100.0  # of ln(step time)
 _LEAST_SHOWN = 5e-4  # rounds to 0.1 %
 # What one kind of cause is called where it explains the losses of many benchmarks.
 SUBJECTS: Mapping[str, str] = {
@@ -77,6 +78,10 @@ class Cause:
     text: str  # one sentence: what it is now, what it was in the baseline
     explained: float | None = None  # of ln(step time); None for a suspect whose share is unknown
     remedy: str = ""  # what to do; of an operation, its kernels
+
+    def __post_init__(self) -> None:
+        if self.explained is not None and not 0 <= self.explained <= _LARGEST_LOSS:
+            raise ValueError(f"explained: {self.explained!r} is not between 0 and {_LARGEST_LOSS:g}")
 
     @property
     def brief(self) -> str:
@@ -403,7 +408,12 @@ def _cpu_wait(sides: _Sides) -> _Found | None:
     ):  # of a thread that the step does not wait for
         return None
     text = f"waiting for a CPU {seconds(moved.now)} a step, {seconds(moved.before)}{_IN_THE_BASELINE}"
-    return _Found(Cause(kind="cpu_wait", text=text, remedy=_why_waiting(sides)), moved.now - moved.before)
+    # A step that computes for longer waits for longer too, where others took CPUs before.
+    own_s = sides.now_s - moved.now, sides.before_s - moved.before
+    longer = max(1.0, own_s[0] / own_s[1]) if min(own_s) > 0 else 1.0
+    lost_s = moved.now - moved.before * longer
+    cause = Cause(kind="cpu_wait", text=text, remedy=_why_waiting(sides))
+    return _Found(cause, lost_s) if lost_s > 0 else None
 
 
 def _why_waiting(sides: _Sides) -> str:
@@ -534,7 +544,7 @@ def _kind(change: KernelChange) -> str:
 def _cause_text(change: KernelChange) -> str:
     moved = f"{seconds(change.before_s)} -> {seconds(change.after_s)} a step"
     if change.operation == IDLE:
-        return f"{moved} without a kernel or an operator: Python, launching, waiting"
+        return f"idle {moved}, without a kernel or an operator: Python, launching, waiting"
     calls = f", {change.calls_text} calls" if change.calls_differ else ""
     return f"{change.operation} {moved}{calls}"
 

@@ -12,6 +12,7 @@ COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_t
 _SHARE_OF_KERNEL = 0.2  # of its operation, from which a kernel that the other table lacks is named
 _SMALL = 0.001  # of all rows: not worth a row
 _COUNT_DIFFERS = 0.01
+_LONGEST_S, _MOST_STORED = 1e9, 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +27,8 @@ class KernelRow:
 
     def __post_init__(self) -> None:
         for name in ("count", "seconds", "overlapped_s"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name}: {getattr(self, name)!r} is less than 0")
+            if not 0 <= getattr(self, name) <= _LONGEST_S:
+                raise ValueError(f"{name}: {getattr(self, name)!r} is not between 0 and {_LONGEST_S:g}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,12 @@ class KernelTable:
     step_s: float  # of the run's rounds, without the profiler
     idle_s: float  # nothing ran on the device; on the CPU no operator: Python and waiting
     rows: tuple[KernelRow, ...]
+
+    def __post_init__(self) -> None:
+        if not (0 < self.step_s <= _LONGEST_S and 0 <= self.idle_s <= _LONGEST_S):
+            raise ValueError(f"step_s {self.step_s!r} and idle_s {self.idle_s!r} are no times of a step")
+        if len(self.rows) > _MOST_STORED:
+            raise ValueError(f"{len(self.rows)} rows; a table has {_MOST_STORED} at most")
 
     @classmethod
     def of(cls, rows: Iterable[KernelRow], *, step_s: float) -> KernelTable:
@@ -159,10 +166,10 @@ def compare(old: KernelTable, new: KernelTable, *, before_s: float, after_s: flo
     )
 
 
-def _by_operation(rows: Iterable[KernelRow]) -> dict[str, tuple[KernelRow, ...]]:
-    found: dict[str, tuple[KernelRow, ...]] = {}
+def _by_operation(rows: Iterable[KernelRow]) -> dict[str, list[KernelRow]]:
+    found: dict[str, list[KernelRow]] = {}
     for row in rows:
-        found[row.operation] = (*found.get(row.operation, ()), row)
+        found.setdefault(row.operation, []).append(row)
     return found
 
 
@@ -175,9 +182,10 @@ def _change(operation: str, old: Sequence[KernelRow], new: Sequence[KernelRow]) 
     }
     shown = max(changes, key=lambda name: changes[name], default="")
     gone, came = _only_in(before, after), _only_in(after, before)
+    rows = before.get(shown), after.get(shown)
     if gone and came:
         shown = f"{gone} -> {came} (other kernel)"
-    rows = before.get(gone if came else shown), after.get(came if gone else shown)
+        rows = before[gone], after[came]
     return KernelChange(
         operation=operation,
         before_s=math.fsum(row.seconds for row in old),

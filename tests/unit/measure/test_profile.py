@@ -311,6 +311,16 @@ class TestOnTheCpu:
         assert found is None
         assert "to read" in note
 
+    def test_profiler_inside_the_step_is_a_note(self):
+        inner, step = self.torch.profiler.profile, self.step()
+
+        def profiling():
+            with inner(activities=[self.torch.profiler.ProfilerActivity.CPU]):
+                step()
+
+        found, note = profile_step(profiling, CPU, ALONE, step_s=0.01)
+        assert (found, note) == (None, "no kernel table: another profiler runs in this process")
+
     def test_second_profiler_is_a_note(self):
         with self.torch.profiler.profile(activities=[self.torch.profiler.ProfilerActivity.CPU]):
             found, note = profile_step(self.step(), CPU, ALONE, step_s=1e-3)

@@ -361,3 +361,13 @@ def test_nothing_is_invented_for_equal_runs():
         loss = math.log(now[0].step_time_s / then[0].step_time_s)
         named += find_causes(then, now, loss)
     assert named == []
+
+
+def test_waiting_explains_what_it_grew_by_beyond_the_step():
+    """Others used half of the CPUs then and now; the step computes for eight times as long."""
+    before, now = runs(0.035, cpu_wait_s_per_step=0.0121), runs(0.379, cpu_wait_s_per_step=0.179)
+    (waiting,) = find_causes(before, now, math.log(0.379 / 0.035))
+    assert waiting.kind == "cpu_wait"
+    assert waiting.explained == pytest.approx(
+        (179 - 12.1 * 200 / 22.9) / 344 * math.log(0.379 / 0.035), rel=0.01
+    )

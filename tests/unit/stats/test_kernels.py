@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -92,7 +93,7 @@ class TestTable:
         assert [each.seconds for each in found.rows] == pytest.approx([7.5e-3, 2.5e-3])
 
     def test_negative_time_is_refused(self):
-        with pytest.raises(ValueError, match=r"seconds: -1\.0 is less than 0"):
+        with pytest.raises(ValueError, match=r"seconds: -1\.0 is not between 0 and"):
             KernelRow(operation="x", count=1, seconds=-1.0)
 
 
@@ -130,6 +131,18 @@ class TestSums:
         assert math.isclose(1e3 * before_s + math.fsum(bars), last, rel_tol=1e-6, abs_tol=1e-3 * scale)
         assert len(kernel_rows(found)) <= len(found.rows) + 4
 
+    def test_calls_are_those_of_the_kernel_that_is_named(self):
+        """The small kernels of an operation, folded into one row, are no kernel of it."""
+        old = table(10.0, row("convolution", 4.0, "conv", 2), row("convolution", 1.0, count=16))
+        new = table(20.0, row("convolution", 14.0, "slow_conv2d", 2), row("convolution", 4.0, "conv", 2))
+        (change,) = compare(old, new, before_s=0.01, after_s=0.02).rows
+        assert (change.kernel, change.calls) == ("slow_conv2d", (0.0, 0.0))
+
+    @pytest.mark.parametrize("wrong", [{"step_s": 0.0}, {"idle_s": -1.0}, {"rows": OLD.rows * 400}])
+    def test_impossible_tables_are_refused(self, wrong):
+        with pytest.raises(ValueError, match=r"no times of a step|1200 rows"):
+            replace(OLD, **wrong)
+
 
 class TestCauses:
     def test_shares_are_of_the_logarithm_and_the_largest_comes_first(self):
@@ -147,7 +160,7 @@ class TestCauses:
 
     def test_idle_time_is_a_cause_of_its_own(self):
         (cause,) = kernel_causes(compare(OLD, table(15.0, *OLD.rows), before_s=0.010, after_s=0.015))
-        assert cause.text.startswith("2 ms -> 7 ms a step without a kernel")
+        assert cause.text.startswith("idle 2 ms -> 7 ms a step, without a kernel")
         assert compare(OLD, OLD, before_s=1, after_s=2).idle.operation == IDLE
 
     @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -83,12 +82,6 @@ def bind_worker(config: pytest.Config, platform: PlatformName) -> None:
     config.stash[BINDING] = bind_rank(mode=place.bind, device_uuids=uuids, local_rank=place.local_rank)
 
 
-def _threads(settings: Settings) -> int:
-    """Return torch's threads after the rounds: a step may have set others than it was given."""
-    torch = sys.modules.get("torch")
-    return settings.threads if torch is None else int(torch.get_num_threads())
-
-
 def environment_of(
     item: pytest.Item,
     settings: Settings,
@@ -101,7 +94,7 @@ def environment_of(
     binding = item.config.stash.get(BINDING, "")
     read = read_environment(
         None if device.name == "cpu" else hardware,
-        threads=_threads(settings),
+        threads=settings.threads,
         device_count=platform.devices,
         cpu_model=f"{cpu.name} ({cpu.model})",
     )

@@ -11,6 +11,8 @@ import time
 
 import pytest
 
+from tests.support.processes import FOREIGN_LOAD, working_beside
+
 FLOPS = 2 * 8192**3
 SUITE = """
     import pytest
@@ -20,15 +22,6 @@ SUITE = """
     def test_product(accel):
         a = torch.randn(8192, 8192, device=accel.device, dtype=torch.bfloat16)
         accel.measure(lambda: a @ a, work=1, unit="products", flops={flops}, precision="bf16")
-"""
-LOAD = """
-import torch
-a = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
-print("loading", flush=True)
-while True:
-    for _ in range(20):
-        a @ a
-    torch.cuda.synchronize()
 """
 
 
@@ -69,12 +62,8 @@ def test_ten_times_the_operations_are_impossible(pytester, suite, platform):
 
 
 def test_foreign_load_makes_a_run_invalid(pytester, suite):
-    with subprocess.Popen([sys.executable, "-c", LOAD], stdout=subprocess.PIPE, text=True) as other:
-        try:
-            assert other.stdout.readline().strip() == "loading"
-            done, found = run(pytester, suite, "--accel-budget=2s")
-        finally:
-            other.kill()
+    with working_beside(FOREIGN_LOAD):
+        done, found = run(pytester, suite, "--accel-budget=2s")
     assert done.returncode == pytest.ExitCode.TESTS_FAILED
     assert found["status"] == "invalid"
     assert found["text"].startswith("foreign load")

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pytest_accel.options import GROUP_ID_VARIABLE
 from tests.support.waiting import eventually
 
+FOREIGN_LOAD = """
+import torch
+a = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+print("working", flush=True)
+while True:
+    for _ in range(20):
+        a @ a
+    torch.cuda.synchronize()
+"""
 _TO_GO_S = 60.0  # only what was forgotten stays so long
 
 
@@ -49,3 +61,21 @@ def processes_of(group: str) -> list[int]:
             if any(each == mine or each.startswith(mine + b".") for each in ids):
                 found.append(int(folder.name))
     return [pid for pid in found if pid != os.getpid()]
+
+
+@contextmanager
+def working_beside(program: str, number: int = 1) -> Iterator[None]:
+    """Run a Python program that prints `working` once it does, so many times, until the end of the block."""
+    running: list[subprocess.Popen[str]] = []
+    try:
+        for _ in range(number):
+            command = [sys.executable, "-c", program]
+            running.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        for each in running:
+            assert each.stdout is not None
+            assert each.stdout.readline().strip() == "working"
+        yield
+    finally:
+        for each in running:
+            each.kill()
+            each.communicate()

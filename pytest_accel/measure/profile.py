@@ -297,7 +297,7 @@ def _kernel_span(event: Event, call: Call | None) -> Span:
 
 
 def _is_loader(event: Event) -> bool:
-    return event["cat"] == "user_annotation" and str(event["name"]).startswith("enumerate(DataLoader)")
+    return event["cat"] == "user_annotation" and _first(_KINDS, event["name"]) == LOADER
 
 
 def _loader_span(event: Event) -> Span:

@@ -107,9 +107,8 @@ class Variant:
         for pattern in self.patterns:
             try:
                 with warnings.catch_warnings():
-                    warnings.simplefilter(
-                        "error"
-                    )  # a FutureWarning: it may mean another set in a later Python
+                    # A FutureWarning: it may mean another set in a later Python.
+                    warnings.simplefilter("error")
                     re.compile(pattern)
             except (re.error, FutureWarning, OverflowError, RecursionError) as error:
                 raise ValueError(f"patterns: {pattern!r} is not a regular expression: {error}.") from None

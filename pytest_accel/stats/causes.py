@@ -112,9 +112,8 @@ def causes_of(
     loss = lost(verdict)
     if verdict is None or not (baseline and candidate):
         return ()
-    if (
-        verdict.outcome not in LOSSES and loss < Policy().delta
-    ):  # within a wide tolerance a loss has causes too
+    # Within a wide tolerance a loss has causes too.
+    if verdict.outcome not in LOSSES and loss < Policy().delta:
         return ()
     return find_causes(baseline, _losing(verdict, candidate), loss, changes, found)
 

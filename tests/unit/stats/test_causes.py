@@ -71,6 +71,11 @@ PROVOKED = {
         {"sm_clock_mhz": 1390, "power_capped_share": 1.0},
         *((), "sm_clock", 1.0, "the power limit held it down in 100 %"),
     ),
+    "a power limit that was reached before too": (
+        {"sm_clock_mhz": 1760, "power_capped_share": 1.0, "power_mean_w": 401.0},
+        {"sm_clock_mhz": 1294, "power_capped_share": 1.0, "power_mean_w": 687.0},
+        *((), "sm_clock", 1.0, "in 100 % in the baseline; it draws 687 W, 401 W in the baseline"),
+    ),
     "memory clock": (
         {"memory_clock_mhz": 3201, "mfu": 0.01, "roofline_share": 0.9},
         {"memory_clock_mhz": 2300, "mfu": 0.01, "roofline_share": 0.66},

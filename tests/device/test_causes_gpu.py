@@ -167,14 +167,46 @@ CASES = {
     "CPU quota": Case(
         benchmark="launches",
         prefix=f"echo $$ > {GROUP}/cgroup.procs; exec",
-        expected="waiting for a CPU",
+        expected="CPU quota",
+        outcome="stale-baseline",  # a quota is part of the machine
     ),
 }
 
 
+@dataclass(frozen=True)
+class Project:
+    root: Path
+    platform: str
+    recorded: set[str] = field(default_factory=set)
+
+    def record(self, benchmark):
+        """Store two runs of a benchmark, once."""
+        if benchmark not in self.recorded:
+            done, _ = self.measure(f"-k=test_{benchmark}", "--accel-record=2")
+            assert done.returncode == 0, done.stdout
+            self.recorded.add(benchmark)
+
+    def judge(self, case):
+        command = (f"-k=test_{case.benchmark}", "--accel-tolerance=5%", "--accel-repeats=2")
+        return self.measure(*command, prefix=case.prefix, PROVOKED=case.provoked, **case.variables)
+
+    def measure(self, *arguments, prefix="", **variables):
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", self.platform]
+        command += ["--accel-budget=1s", "--accel-json=found.json", *arguments]
+        done = subprocess.run(
+            ["sh", "-c", f'{prefix} "$@"', "sh", *command],
+            cwd=self.root,
+            env={**os.environ, "PYTEST_ACCEL_LOCKS": str(self.root / "locks"), **variables},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        return done, read_results(self.root / "found.json").results
+
+
 @pytest.fixture(scope="module")
-def stored():
-    """A project with a baseline of two runs for each benchmark."""
+def project():
     from pytest_accel.platforms.machine import detect
 
     platform = next(device.key for device in detect().devices if device.key)
@@ -182,23 +214,7 @@ def stored():
         root = Path(folder)
         (root / "test_bench.py").write_text(SUITE.replace("{platform}", platform))
         (root / "conftest.py").write_text(CONFTEST)
-        done, _ = measure(root, platform, "--accel-record=2")
-        assert done.returncode == 0, done.stdout
-        yield root, platform
-
-
-def measure(root, platform, *arguments, case=None):
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    command += ["-m", platform, "--accel-budget=1s", "--accel-json=found.json", *arguments]
-    environ = {**os.environ, "PYTEST_ACCEL_LOCKS": str(root / "locks")}
-    if case is not None:
-        command += ["-k", f"test_{case.benchmark}", "--accel-tolerance=5%", "--accel-repeats=2"]
-        environ |= {"PROVOKED": case.provoked, **case.variables}
-        command = ["sh", "-c", f'{case.prefix} "$@"', "sh", *command]
-    done = subprocess.run(
-        command, cwd=root, env=environ, capture_output=True, text=True, timeout=300, check=False
-    )
-    return done, read_results(root / "found.json").results
+        yield Project(root, platform)
 
 
 def said(done):
@@ -209,8 +225,9 @@ def said(done):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_provoked_cause_is_the_first(stored, name):
+def test_provoked_cause_is_the_first(project, name):
     case = CASES[name]
+    project.record(case.benchmark)
     if name == "CPU quota":
         try:
             (GROUP.parent / "cgroup.controllers").read_text()  # version 2
@@ -219,13 +236,13 @@ def test_provoked_cause_is_the_first(stored, name):
         except OSError as error:
             pytest.skip(f"no control group can be made here: {error}")
     with working_beside(*case.beside) if case.beside else contextlib.nullcontext():
-        done, (result,) = measure(*stored, case=case)
+        done, (result,) = project.judge(case)
     sys.stdout.write(f"\n--- {name}: {case.benchmark}\n{said(done)}\n")
     expected = {case.outcome, "invalid"} if case.beside else {case.outcome}
     for cause in result.causes:
         sys.stdout.write(f"{cause}\n")
     assert result.status.value in expected, done.stdout
-    if result.status.value == "invalid":
+    if result.status.value != "regressed":
         assert re.search(case.expected, done.stdout), done.stdout
         return
     assert result.causes, done.stdout
@@ -234,8 +251,9 @@ def test_provoked_cause_is_the_first(stored, name):
     assert 0.75 <= named / lost(result.verdict) <= 1.25
 
 
-def test_equal_sessions_name_nothing(stored):
-    done, found = measure(*stored, "--accel-tolerance=5%")
+def test_equal_sessions_name_nothing(project):
+    project.record("product")
+    done, found = project.measure(f"-k={' or '.join(sorted(project.recorded))}", "--accel-tolerance=5%")
     sys.stdout.write(done.stdout)
     assert {result.status.value for result in found} <= {"ok", "improved", "inconclusive"}
     assert not [result.causes for result in found if result.causes]

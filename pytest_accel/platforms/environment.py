@@ -54,7 +54,7 @@ def read_environment(
         | _software()
         | container(files, environ)
         | _cpu_context(files)
-        | _torch_settings()
+        | torch_settings()
     )
     context |= {
         environment.VARIABLE_PREFIX + name: value
@@ -135,7 +135,7 @@ def _loaded_version(library: str) -> str:
     return ""
 
 
-def _torch_settings() -> Facts:
+def torch_settings() -> Facts:
     """Return settings of torch that are not its defaults: somebody set them, and they change speed."""
     torch, inductor = sys.modules.get("torch"), sys.modules.get("torch._inductor.config")
     if torch is None:

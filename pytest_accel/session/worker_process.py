@@ -21,6 +21,7 @@ from pytest_accel.distributed.worker import begin_rank
 from pytest_accel.markers import is_benchmark
 from pytest_accel.measure.rounds import ALONE, Ranks
 from pytest_accel.options import Settings
+from pytest_accel.platforms.environment import torch_settings
 from pytest_accel.session.accel import CALL_MEASURE, MEASUREMENT, MEASURING_OFF, PROFILE_ABOVE_S, SESSION_ID
 from pytest_accel.session.device import RANK_END, UNFIT, Unfit, bind_worker, fail_plainly, open_device
 from pytest_accel.session.selection import SELECTION
@@ -53,6 +54,7 @@ class ItemResult:
     extra_info: Mapping[str, Any] = field(default_factory=dict)  # of pytest-benchmark's JSON
     device_check: DeviceCheck | None = None  # of the process group, before its first measurement
     warnings: tuple[Mapping[str, Any], ...] = ()
+    left_settings: bool = False  # its test changed settings of torch, and the next one would run with them
     stop: Mapping[str, Any] | None = None  # reason and status, where the item ended the session
     # Of the session:
     sections: Sequence[tuple[str, str]] = ()  # which rank the reports are of, and the output of the others
@@ -92,6 +94,7 @@ class WorkerProcess:
         self._reports: list[pytest.TestReport] = []
         self._extra_info: dict[str, Any] = {}
         self._warnings: list[dict[str, Any]] = []
+        self._set_up: Mapping[str, str] = {}  # settings of torch when the fixtures of an item were made
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self) -> bool:
@@ -127,6 +130,10 @@ class WorkerProcess:
                 }
             )
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_call(self) -> None:
+        self._set_up = torch_settings()
+
     def pytest_runtest_teardown(self, item: pytest.Item) -> None:
         """Keep what the fixtures hold, before they are torn down."""
         benchmark = getattr(item, "funcargs", {}).get("benchmark")
@@ -145,6 +152,7 @@ class WorkerProcess:
             bind_worker(self._config, selection.catalogue.parse(order.platform))
         selection.ordered = order.platform
         self._extra_info, self._warnings = {}, []
+        found = self._set_up = torch_settings()
         try:
             # Through the hook: wrappers of other plugins apply warning filters and explain assertions.
             item.ihook.pytest_runtest_protocol(item=item, nextitem=self._items.get(order.next_node_id))
@@ -169,6 +177,8 @@ class WorkerProcess:
             extra_info=self._extra_info,
             device_check=self._config.stash.get(DEVICE_CHECK, None),
             warnings=tuple(self._warnings),
+            # Those of a session's fixture, made for this item, are meant for the next ones too.
+            left_settings=torch_settings() not in (found, self._set_up),
         )
 
     def _outcome(self, item: pytest.Item) -> dict[str, Any]:

@@ -106,7 +106,7 @@ class Workers:
             raise pytest.exit.Exception(**found.stop) if found.stop else KeyboardInterrupt
         if found.device_check:
             self.device_checks[platform, self._group.id] = found.device_check
-        if fresh or not found.reusable:
+        if fresh or found.left_settings or not found.reusable:
             self.close()
         return found
 

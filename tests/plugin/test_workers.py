@@ -109,6 +109,35 @@ def test_one_worker_measures_all_benchmarks_and_keeps_shared_fixtures(bench):
     assert bench.path("fixture").read_text().split() == ["made", "c", "gone"]
 
 
+def test_settings_of_torch_that_a_test_leaves_behind_end_its_worker(bench):
+    """A fixture of the session sets them for all."""
+    bench.write(
+        """
+        @pytest.fixture(scope="session")
+        def torch():
+            import torch
+
+            torch.backends.mkldnn.enabled = False
+            return torch
+
+        def test_a(accel, torch):
+            measure(accel)
+
+        def test_b(accel, torch):
+            torch.set_float32_matmul_precision("high")
+            measure(accel)
+
+        def test_c(accel, torch):
+            assert torch.get_float32_matmul_precision() == "highest"
+            measure(accel)
+        """
+    )
+    bench.run_with_workers().assert_outcomes(passed=3)
+    (first,) = bench.processes("test_a")
+    assert bench.processes("test_b") == [first]
+    assert bench.processes("test_c") not in ([], [first])
+
+
 def test_reports_of_a_worker_are_those_of_the_session(bench):
     bench.write(
         """

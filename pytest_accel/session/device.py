@@ -69,8 +69,6 @@ def open_device(item: pytest.Item, settings: Settings) -> tuple[PlatformName, De
 def hardware_of(machine: Machine, platform: PlatformName, local_rank: int) -> DetectedDevice | None:
     """Return the device of a rank: by its number among those of the node, or the only visible one."""
     fitting = machine.devices_for(platform)
-    if not fitting:
-        return None
     return fitting[local_rank] if local_rank < len(fitting) else fitting[0] if len(fitting) == 1 else None
 
 

@@ -26,10 +26,12 @@ from pytest_accel.report.terminal import note, padded_rows, screen_width
 from pytest_accel.session.accel import SESSION_ID
 from pytest_accel.session.results import (
     ItemReports,
+    case_result,
     environments_of,
+    item_result,
     platform_result,
-    results_of,
     revision_of,
+    vanished_result,
 )
 from pytest_accel.session.selection import is_xdist_worker
 from pytest_accel.session.summary import (
@@ -163,17 +165,24 @@ class Outputs:
     def results(self, exit_status: int) -> SessionResults:
         cases, shifts = self.session.cases, self.session.repeats.shifts
         command = safe_arguments(list(map(str, self.config.invocation_params.args)))
-        of_benchmarks = results_of(
-            cases,
-            [item for node_id, item in self.benchmarks.items() if node_id not in cases],
-            self.reported,
-            self.session.vanished,
-            vanished_fail=self.settings.vanished == "fail",
-            command=command,
-        )
-        of_platforms = (
-            platform_result(name, found, shifts.text(name).splitlines()[1:])
-            for name, found in shifts.found.items()
+        results = (
+            *(
+                case_result(case, self.reported.get(node_id, ItemReports()))
+                for node_id, case in cases.items()
+            ),
+            *(
+                item_result(self.benchmarks[node_id], reports)
+                for node_id, reports in self.reported.items()
+                if node_id not in cases
+            ),
+            *(
+                vanished_result(node_id, command, failed=self.settings.vanished == "fail")
+                for node_id in self.session.vanished
+            ),
+            *(
+                platform_result(name, found, shifts.text(name).splitlines()[1:])
+                for name, found in shifts.found.items()
+            ),
         )
         return SessionResults(
             session=self.config.stash[SESSION_ID],
@@ -185,7 +194,7 @@ class Outputs:
             revision=self.revision,
             command=command,
             environments=environments_of(cases.values()),
-            results=(*of_benchmarks, *of_platforms),
+            results=results,
             remarks=tuple(text for text, _ in self.session_lines()),
             findings=self.findings,
         )

@@ -14,7 +14,7 @@ import pytest
 
 from pytest_accel import __version__
 from pytest_accel.session.case import Case
-from pytest_accel.session.results import ItemReports, environments_of, result_of
+from pytest_accel.session.results import ItemReports, case_result, environments_of
 from pytest_accel.stats.baseline_quality import FrozenTolerance, auto_tolerance, baseline_quality
 from pytest_accel.stats.gate import interval
 from pytest_accel.stats.quantities import counted, noise_percent
@@ -81,7 +81,7 @@ def record(
             configuration=latest.configuration,
             work_per_step=latest.work_per_step,
             unit=latest.unit,
-            tolerance=_tolerance(case, chosen),
+            tolerance=case.tolerance if chosen is None else chosen,
             runs=tuple(case.runs),
             ledger=(line,),
         )
@@ -108,11 +108,6 @@ def record(
 def _refuse(case: Case, why: str, kept: str) -> None:
     measured = counted(len(case.runs), "run")
     case.problem = f"{why}\nNothing was recorded; what was measured ({measured}) {kept}"
-
-
-def _tolerance(case: Case, chosen: float | None) -> float | None:
-    asked = chosen if chosen is not None else case.settings.fixed_tolerance
-    return asked if asked is not None or case.entry is None else case.entry.tolerance
 
 
 def _auto(case: Case) -> float | None:
@@ -156,7 +151,7 @@ def _keep(case: Case, session_id: str, at: str) -> str:
         exit_status=1,
         version=__version__,
         environments=environments_of([case]),
-        results=(replace(result_of(case, ItemReports()), status=Ending.RECORDED, tolerance=None),),
+        results=(replace(case_result(case, ItemReports()), status=Ending.RECORDED, tolerance=None),),
     )
     text, name = render(session), f"pytest-accel-unsaved-{secrets.token_hex(4)}.json"
     path = Path(tempfile.gettempdir(), name)

@@ -97,7 +97,7 @@ def apply_verdict(case: Case, report: pytest.TestReport) -> None:
     if case.verdict is None:
         return
     report.user_properties.extend(properties(case))
-    failing = [*map(explain, failures(case)), *case.shortfalls, *case.missed]
+    failing = [*map(explain, failures(case)), *case.unmet]
     if not failing:
         return
     if is_expected_to_fail(report):
@@ -141,7 +141,7 @@ def failure_text(case: Case) -> str:
 
 def short_text(case: Case) -> str:
     """Return what pytest's short summary shows: by how much, and the first cause or what changed in the environment."""
-    failing = [*map(brief, failures(case)), *case.shortfalls, *case.missed]
+    failing = [*map(brief, failures(case)), *case.unmet]
     suspected = case.status is not None and VERDICTS[case.status].suspects
     causes = case.causes() if suspected else ()
     why = causes[0].brief if causes else describe_briefly(case.changes()) if suspected else ""

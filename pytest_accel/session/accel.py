@@ -38,6 +38,7 @@ from pytest_accel.measure.rounds import (
     time_rounds,
     warm_up,
 )
+from pytest_accel.measure.validity import Validity
 from pytest_accel.options import Settings
 from pytest_accel.platforms.catalogue import DetectedDevice, PlatformName
 from pytest_accel.platforms.environment import compiled_counts
@@ -47,7 +48,7 @@ from pytest_accel.session.device import (
     fail_plainly,
     live_progress,
 )
-from pytest_accel.session.observation import Observation, Observed
+from pytest_accel.session.observation import Observation
 from pytest_accel.stats.environment import fingerprint
 from pytest_accel.stats.kernels import KernelTable
 from pytest_accel.stats.measurement import Measurement, Roofline, merge
@@ -154,7 +155,7 @@ class Accel:
             if loss_value is not None and not math.isfinite(loss_value):
                 fail_plainly(f"accel.measure: the loss is {loss_value}: this step trains nothing")
             rates = self._rates(timed, flops, least_flops, bytes_moved, precision)
-        figures = {**timed.run.metrics, **self._metrics(step, timed), **rates, **observed.metrics}
+        figures = {**timed.run.metrics, **self._metrics(step, timed), **rates, **observed.figures}
         # Not failing together: they may use collectives. A rank that fails leaves, and the process group is ended.
         figures |= self._own_metrics(metrics, timed)
         kernels, note = self._profiled(timed)
@@ -172,7 +173,7 @@ class Accel:
         loss: Callable[[], float] | None,
         warmup_steps: int,
         burst: int,
-    ) -> tuple[Timed, Observed, float | None]:
+    ) -> tuple[Timed, Validity, float | None]:
         losses: list[float] = []
         compiled = compiled_counts()
         observation = Observation(self.item.config, self.hardware, self.ranks)
@@ -212,7 +213,7 @@ class Accel:
         timed = replace(timed, run=replace(timed.run, metrics={**timed.run.metrics, **counts}))
         return timed, observed, losses[0] if losses else None
 
-    def _merged(self, workload: Workload, timed: Timed, observed: Observed) -> Measurement:
+    def _merged(self, workload: Workload, timed: Timed, observed: Validity) -> Measurement:
         """Return what all ranks measured as one measurement, the same on every rank."""
         mine = Measurement(
             run=timed.run,
@@ -221,7 +222,7 @@ class Accel:
             configuration=workload.configuration,
             environment=environment_of(self.item, self.settings, self.platform, self.device_, self.hardware),
             steady=timed.warm_up.steady,
-            invalid=observed.invalid,
+            invalid="; ".join(observed.invalid),
             notes=observed.notes,
             no_energy=observed.no_energy,
             rank=self.ranks.rank,

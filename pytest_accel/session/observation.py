@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import platform as host
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from pytest_accel.distributed.processes import ancestry, descendants
 from pytest_accel.measure.monitor import MONITORS, AmdMonitor, NvmlMonitor, SamplingThread
-from pytest_accel.measure.validity import assess
+from pytest_accel.measure.validity import Validity, assess
 from pytest_accel.platforms.catalogue import DetectedDevice
 from pytest_accel.power.source import PowerSource, from_hook, open_sources, problems
 from pytest_accel.stats.energy import (
@@ -29,16 +29,6 @@ if TYPE_CHECKING:
     import pytest
 
     from pytest_accel.measure.rounds import Ranks
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
-    """Readings of one rank: metrics that are stored with its run, and its validity."""
-
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    invalid: str = ""  # why it must not be judged
-    notes: tuple[str, ...] = ()
-    no_energy: str = ""  # why its energy is unknown
 
 
 class Observation:
@@ -110,19 +100,17 @@ class Observation:
         self._end_s = time.perf_counter()
         self._after_j = self._counters()
 
-    def observed(self, steps: int) -> Observed:
-        """Return the readings of a window of so many steps; takes milliseconds."""
+    def observed(self, steps: int) -> Validity:
+        """Return the validity of a window of so many steps, with all metrics of this rank; takes milliseconds."""
         metrics, doubts = self._energy(steps)
         counted = "energy_j" in metrics
         no_energy = "" if counted or self._powered is None else "; ".join(doubts) or "nothing here counts it"
         notes = tuple(f"energy: {doubt}" for doubt in doubts) if counted else self._problems
-        if self._watcher is None:
-            return Observed(metrics=metrics, notes=notes, no_energy=no_energy)
-        fairness = assess(self._watcher.end())
-        return Observed(
-            metrics={**metrics, **fairness.figures},
-            invalid="; ".join(fairness.invalid),
-            notes=(*fairness.notes, *notes),
+        found = assess(self._watcher.end()) if self._watcher is not None else Validity()
+        return replace(
+            found,
+            figures={**metrics, **found.figures},
+            notes=(*found.notes, *notes),
             no_energy=no_energy,
         )
 

@@ -159,7 +159,14 @@ def table_of(
     if not host:
         spans = [
             *(_kernel_span(event, calls.get(event.get("args", {}).get("External id"))) for event in kernels),
-            *(_loader_span(event) for event in events if event["tid"] == window["tid"] and _is_loader(event)),
+            # The host's wait for a batch: idle time of the device whose reason is known.
+            *(
+                Span(event["ts"], event["ts"] + event["dur"], LOADER, plain(event["name"]), waits=True)
+                for event in events
+                if event["tid"] == window["tid"]
+                and event["cat"] == "user_annotation"
+                and _first(_KINDS, event["name"]) == LOADER
+            ),
         ]
     else:
         spans = [*own, *(_gloo_span(event) for event in events if event["name"].startswith("gloo:"))]
@@ -295,15 +302,6 @@ def _kernel_span(event: Event, call: Call | None) -> Span:
     else:
         operation = _operation(call, name)
     return Span(begin, begin + event["dur"], operation, short_kernel(name), waits)
-
-
-def _is_loader(event: Event) -> bool:
-    return event["cat"] == "user_annotation" and _first(_KINDS, event["name"]) == LOADER
-
-
-def _loader_span(event: Event) -> Span:
-    """Return the host's wait for a batch: idle time of the device whose reason is known."""
-    return Span(event["ts"], event["ts"] + event["dur"], LOADER, plain(event["name"]), waits=True)
 
 
 def _gloo_span(event: Event) -> Span:

@@ -156,8 +156,12 @@ class Accel:
                 fail_plainly(f"accel.measure: the loss is {loss_value}: this step trains nothing")
             rates = self._rates(timed, flops, least_flops, bytes_moved, precision)
         figures = {**timed.run.metrics, **self._metrics(step, timed), **rates, **observed.figures}
-        # Not failing together: they may use collectives. A rank that fails leaves, and the process group is ended.
-        figures |= self._own_metrics(metrics, timed)
+        # An injected slowdown is no part of what is measured beside the rounds.
+        step_s = timed.warm_up.step_s if self.settings.slowdown else timed.step_s
+        with (
+            _plain_arguments()
+        ):  # Not failing together: they may use collectives. A rank that fails ends the group.
+            figures |= check_metrics(metrics(step_s) if callable(metrics) else metrics or {})
         kernels, note = self._profiled(timed)
         run = replace(timed.run, loss=loss_value, metrics=figures, kernels=kernels)
         observed = replace(observed, notes=(*observed.notes, note)) if note else observed
@@ -268,12 +272,6 @@ class Accel:
                 step_s=timed.run.step_time_s,
                 burst=timed.warm_up.burst,
             )
-
-    def _own_metrics(self, metrics: Metrics, timed: Timed) -> dict[str, float]:
-        # An injected slowdown is no part of what is measured beside the rounds.
-        step_s = timed.warm_up.step_s if self.settings.slowdown else timed.step_s
-        with _plain_arguments():
-            return check_metrics(metrics(step_s) if callable(metrics) else metrics or {})
 
     def _rates(
         self,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform as host
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
@@ -39,13 +38,13 @@ class Observation:
     """
 
     def __init__(self, config: pytest.Config, hardware: DetectedDevice | None, ranks: Ranks) -> None:
-        mine = (hardware.vendor, hardware.uuid, hardware.index) if hardware else None
-        found = ranks.gather((host.node(), ancestry(), mine))
+        found = ranks.gather((host.node(), ancestry(), hardware))
         here = [each for each in found if each[0] == host.node()]
         leads = ranks.rank == found.index(here[0])
         self._hardware = hardware  # None on the host
+        devices = {each.uuid: each for _, _, each in here if each}  # ranks may share one
         # Whose energy is read here; None: another rank reads it.
-        self._powered = _of_node([each for _, _, each in here]) if leads else None
+        self._powered = list(devices.values()) if leads else None
         self._more, problem = _sources_of_others(config) if leads else ((), "")
         self._problems = (problem,) if problem else ()  # of finding sources
         self._own_pids = frozenset(pid for _, pids, _ in here for pid in pids)
@@ -183,12 +182,3 @@ def _sources_of_others(config: pytest.Config) -> tuple[tuple[PowerSource, ...], 
         return from_hook(config.hook.pytest_accel_power_sources(config=config)), ""
     except Exception as error:  # noqa: BLE001 -- somebody else's code
         return (), f"pytest_accel_power_sources raised {type(error).__name__}: {error}"
-
-
-def _of_node(devices: Sequence[tuple[str, str, int] | None]) -> list[DetectedDevice]:
-    """Return each device once, though ranks may share one."""
-    found = {
-        uuid: DetectedDevice(vendor=vendor, uuid=uuid, index=index)
-        for vendor, uuid, index in filter(None, devices)
-    }
-    return list(found.values())

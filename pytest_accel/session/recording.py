@@ -66,7 +66,10 @@ def record(
         why = case.problem or (case.unfit.text if case.unfit else "the recording was not finished")
         _refuse(case, why, _keep(case, session_id, at))
         return
-    latest, auto = case.latest, _auto(case)
+    latest, auto = case.latest, None
+    if settings.tolerance == "auto":  # what all runs resolve that the baseline will have
+        before = case.entry.runs if case.entry and not settings.update else ()
+        auto = auto_tolerance([*before, *case.runs], case.prior)
     # Few runs resolve little: an interrupted recording stores no tolerance.
     chosen = None if incomplete else auto
     try:
@@ -101,21 +104,13 @@ def record(
         case.recorded += "; its anchor could be compared with nothing any more, and is gone"
     case.quality = baseline_quality(stored.runs, settings.fixed_tolerance or stored.tolerance, case.prior)
     if auto is not None:
-        before = case.entry.tolerance if case.entry else None
-        case.frozen = FrozenTolerance(chosen=auto, stored=stored.tolerance, before=before)
+        known = case.entry.tolerance if case.entry else None
+        case.frozen = FrozenTolerance(chosen=auto, stored=stored.tolerance, before=known)
 
 
 def _refuse(case: Case, why: str, kept: str) -> None:
     measured = counted(len(case.runs), "run")
     case.problem = f"{why}\nNothing was recorded; what was measured ({measured}) {kept}"
-
-
-def _auto(case: Case) -> float | None:
-    """Return the value of tolerance="auto" with all runs that the baseline will have; None without "auto"."""
-    if case.settings.tolerance != "auto":
-        return None
-    stored = case.entry.runs if case.entry and not case.settings.update else ()
-    return auto_tolerance([*stored, *case.runs], case.prior)
 
 
 def refuse_mixture(case: Case) -> None:

@@ -58,11 +58,10 @@ class PlatformShifts:
         """Judge what each platform shares; cases that wait for their verdict are then judged on the rest."""
         groups: dict[str, list[Case]] = {}
         for case in filter(_is_member, cases):
-            groups.setdefault(case.disk_name, []).append(case)
+            if case.disk_name not in self.found:
+                groups.setdefault(case.disk_name, []).append(case)
         for platform, group in groups.items():
-            found = (
-                None if platform in self.found else judge_platform_shift([_member(case) for case in group])
-            )
+            found = judge_platform_shift([_member(case) for case in group])
             if found is None or not found.regressed:
                 continue
             self.found[platform] = found
@@ -229,11 +228,6 @@ class Repeats:
             reporter.ensure_newline()
             reporter.write("measured again: ", flush=True)
         reporter.currentfspath = self._line = self.config.rootpath / case.node_id.partition("::")[0]
-
-    def release_all(self) -> None:
-        """Finish all that still wait, when no repeats are left or the session was interrupted."""
-        for case in list(self.waiting):
-            self.release(case)
 
     @property
     def time_note(self) -> str:

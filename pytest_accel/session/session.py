@@ -337,7 +337,8 @@ class BenchmarkSession:
             self.repeats.measure(session)
         finally:
             self.workers.close()
-            self.repeats.release_all()
+            for case in list(self.repeats.waiting):  # no repeats are left, or the session was interrupted
+                self.repeats.release(case)
             for report in self.repeats.shifts.reports():
                 self.config.hook.pytest_runtest_logreport(report=report)
         self.report_vanished()

@@ -116,7 +116,7 @@ def test_missing_sensors_are_the_reason_for_no_energy(clock, monkeypatch):
 
 @pytest.mark.parametrize(("rank", "reads"), [(0, True), (1, False)])
 def test_lowest_rank_of_a_node_reads_its_sensors(clock, rank, reads):
-    other = (platform.node(), [4711], ("nvidia", "GPU-b", 1))
+    other = (platform.node(), [4711], DetectedDevice(vendor="nvidia", uuid="GPU-b", index=1))
     asked = []
     observation = Observation(config(Meter(0.0, 0.0), asked=asked), None, Ranks(rank, other))
     assert bool(asked) is reads

@@ -42,12 +42,7 @@ from pytest_accel.measure.validity import Validity
 from pytest_accel.options import Settings
 from pytest_accel.platforms.catalogue import DetectedDevice, PlatformName
 from pytest_accel.platforms.environment import compiled_counts
-from pytest_accel.session.device import (
-    BINDING,
-    environment_of,
-    fail_plainly,
-    live_progress,
-)
+from pytest_accel.session.device import BINDING, environment_of, fail_plainly, live_progress
 from pytest_accel.session.observation import Observation
 from pytest_accel.stats.environment import fingerprint
 from pytest_accel.stats.kernels import KernelTable
@@ -171,12 +166,7 @@ class Accel:
         return measurement
 
     def _time(
-        self,
-        step: Step,
-        workload: Workload,
-        loss: Callable[[], float] | None,
-        warmup_steps: int,
-        burst: int,
+        self, step: Step, workload: Workload, loss: Callable[[], float] | None, warmup_steps: int, burst: int
     ) -> tuple[Timed, Validity, float | None]:
         losses: list[float] = []
         compiled = compiled_counts()
@@ -310,11 +300,7 @@ class Accel:
 
     def _check_agreement(self, workload: Workload) -> None:
         """Fail unless all ranks have one unit, one configuration and one set of gates."""
-        mine = [
-            workload.unit,
-            fingerprint(dict(workload.configuration)),
-            fingerprint(dict(workload.gates)),
-        ]
+        mine = [workload.unit, fingerprint(dict(workload.configuration)), fingerprint(dict(workload.gates))]
         found = self.ranks.gather(mine)
         other = next((rank for rank, each in enumerate(found) if each != found[0]), None)
         if other is not None:

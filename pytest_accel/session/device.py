@@ -40,7 +40,7 @@ BINDING = pytest.StashKey[str]()  # in words, for the environment of a measureme
 WAITED_S = pytest.StashKey[float]()  # spent by this session waiting for its devices
 LOGGED_S = pytest.StashKey[
     float
-]()  # when the log had its last line of progress: runs may be shorter than its interval
+]()  # of the log's last line of progress: runs may be shorter than its interval
 STEP_FACTS = pytest.StashKey[dict[str, str]]()  # of the built step: what an upgrade may change
 
 

@@ -107,10 +107,7 @@ class Observation:
         notes = tuple(f"energy: {doubt}" for doubt in doubts) if counted else self._problems
         found = assess(self._watcher.end()) if self._watcher is not None else Validity()
         return replace(
-            found,
-            figures={**metrics, **found.figures},
-            notes=(*found.notes, *notes),
-            no_energy=no_energy,
+            found, figures={**metrics, **found.figures}, notes=(*found.notes, *notes), no_energy=no_energy
         )
 
     def _counters(self) -> dict[str, float]:

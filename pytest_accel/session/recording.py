@@ -49,10 +49,7 @@ def refuse_too_many_runs(case: Case) -> None:
 
 
 def record(
-    case: Case,
-    store: BaselineStore,
-    session_id: str,
-    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    case: Case, store: BaselineStore, session_id: str, now: Callable[[], datetime] = lambda: datetime.now(UTC)
 ) -> None:
     """Append the runs of a case to its baseline, or replace it; put the result into the case.
 

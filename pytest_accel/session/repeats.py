@@ -38,9 +38,8 @@ class PlatformShifts:
 
     def __init__(self) -> None:
         self.found: dict[str, PlatformShift] = {}
-        self.changes: dict[
-            str, tuple[Change, ...]
-        ] = {}  # of the environment since the baselines: they may explain it
+        # Of the environment since the baselines: they may explain it.
+        self.changes: dict[str, tuple[Change, ...]] = {}
         self.causes: dict[str, list[str]] = {}  # of the losses of several benchmarks
 
     def may_apply(self, cases: Iterable[Case]) -> bool:
@@ -85,10 +84,8 @@ class PlatformShifts:
 
     def reports(self) -> Iterator[pytest.TestReport]:
         for platform, found in self.found.items():
-            path, short = (
-                f"baselines/{platform}",
-                platform_brief(found, self.changes[platform], self.causes[platform]),
-            )
+            short = platform_brief(found, self.changes[platform], self.causes[platform])
+            path = f"baselines/{platform}"
             yield failed_report(platform, path, self.text(platform), Outcome.REGRESSED, short)
 
 

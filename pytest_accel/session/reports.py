@@ -295,7 +295,7 @@ def _received(config: pytest.Config, plain: Mapping[str, Any]) -> pytest.TestRep
     return report
 
 
-def failed_report(node_id: str, path: str, text: str, status: Status, short: str = "") -> pytest.TestReport:
+def failed_report(node_id: str, path: str, text: str, status: Status, short: str) -> pytest.TestReport:
     """Return a failed report of what is no item here, so that the exit status and JUnit have it too."""
     report = pytest.TestReport(
         nodeid=node_id,

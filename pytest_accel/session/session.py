@@ -107,17 +107,17 @@ def signals_as_interrupts() -> Iterator[None]:
             taken_s = time.monotonic()
             raise KeyboardInterrupt(signal.Signals(number).name)
 
-    main = threading.current_thread() is threading.main_thread()
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if main else ()
-    before = {number: signal.getsignal(number) for number in signals}
-    ours = [number for number in signals if before[number] in (signal.SIG_DFL, signal.default_int_handler)]
-    for number in ours:
+    is_main = threading.current_thread() is threading.main_thread()
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if is_main else ()
+    defaults = (signal.SIG_DFL, signal.default_int_handler)
+    before = {number: found for number in signals if (found := signal.getsignal(number)) in defaults}
+    for number in before:
         signal.signal(number, interrupt)
     try:
         yield
     finally:
-        for number in ours:
-            signal.signal(number, before[number])
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class BenchmarkSession:
@@ -217,17 +217,14 @@ class BenchmarkSession:
 
     def shape_of(self, item: pytest.Item) -> WorkerShape | None:
         """Return the shape of the workers that run an item; None where it runs in this process."""
-        case = self.cases.get(item.nodeid)
-        if case is not None:
-            shape = shape_of(case.platform, case.settings)
-            return shape if shape.process_group or not self.in_process else None
-        if is_xdist_worker(self.config) or not takes(item, GROUP_FIXTURE):
+        is_case = item.nodeid in self.cases
+        if not is_case and (is_xdist_worker(self.config) or not takes(item, GROUP_FIXTURE)):
             return None
         platform = self.selection.choose(item)
         if platform is None:
             return None
         shape = shape_of(platform, settings_of(item))
-        return shape if shape.process_group else None
+        return shape if shape.process_group or (is_case and not self.in_process) else None
 
     def run_here(self, item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
         platform = self.cases[item.nodeid].platform

@@ -110,10 +110,7 @@ class WorkerProcess:
             sys.stderr.write(f"{report.longreprtext}\n")
 
     def pytest_warning_recorded(
-        self,
-        warning_message: warnings.WarningMessage,
-        when: str,
-        location: tuple[str, int, str] | None,
+        self, warning_message: warnings.WarningMessage, when: str, location: tuple[str, int, str] | None
     ) -> None:
         """Keep the warnings of an item for the summary of the session."""
         if when == "runtest":

@@ -80,11 +80,10 @@ def register_outputs(session: BenchmarkSession, items: list[pytest.Item]) -> Non
 class Outputs:
     """Registered under the name `accel-outputs`."""
 
-    def __init__(self, session: BenchmarkSession, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, session: BenchmarkSession) -> None:
         self.session = session
         self.config = session.config
         self.settings = session.settings
-        self.environ = environ
         self.at, self.start_s = datetime.now(UTC), time.monotonic()
         self.benchmarks: dict[str, pytest.Item] = {}
         self.reported: dict[str, ItemReports] = {}
@@ -119,7 +118,7 @@ class Outputs:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Examine the machine before the benchmarks: afterwards the load would be their own."""
         self.benchmarks = {item.nodeid: item for item in session.items if is_benchmark(item)}
-        wanted = self.settings.output_files or self.environ.get(STEP_SUMMARY)
+        wanted = self.settings.output_files or os.environ.get(STEP_SUMMARY)
         if self.benchmarks and wanted:
             self.attempt("the machine was not examined", self.examine, _YELLOW)
         self.update_json()
@@ -132,7 +131,7 @@ class Outputs:
             baselines=baselines_root(self.settings, self.config.rootpath),
             data=data_root(self.settings, self.config),
         )
-        self.findings = tuple(to_plain(examine(roots, self.environ)))
+        self.findings = tuple(to_plain(examine(roots)))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.nodeid in self.benchmarks:
@@ -201,7 +200,7 @@ class Outputs:
 
     @cached_property
     def revision(self) -> str:
-        return revision_of(self.config.rootpath, self.environ)
+        return revision_of(self.config.rootpath)
 
     def session_lines(self) -> list[Line]:
         session = self.session
@@ -237,7 +236,7 @@ class Outputs:
         """Write all outputs. JSON last: it has the status of a session in which another file failed."""
         results = self.final = self.results(int(session.exitstatus))
         self.attempt("the history was not written", lambda: self.append_to_history(results), _YELLOW)
-        if self.benchmarks:
+        if self.benchmarks and os.environ.get(STEP_SUMMARY):
             self.attempt("GITHUB_STEP_SUMMARY", lambda: self.append_step_summary(results), _YELLOW)
         for file in self.settings.reports:
             self.write("report", file, partial(self.write_report, results))
@@ -281,9 +280,7 @@ class Outputs:
         write_page(path, results, history=history_file(self.settings, self.config.rootpath))
 
     def append_step_summary(self, results: SessionResults) -> None:
-        if self.environ.get(STEP_SUMMARY) and (
-            problem := append_step_summary(self.environ, render_summary(results))
-        ):
+        if problem := append_step_summary(os.environ, render_summary(results)):
             self.lines.append((problem, _YELLOW))
 
     @pytest.hookimpl(wrapper=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import tempfile
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -48,20 +47,18 @@ def refuse_too_many_runs(case: Case) -> None:
     )
 
 
-def record(
-    case: Case, store: BaselineStore, session_id: str, now: Callable[[], datetime] = lambda: datetime.now(UTC)
-) -> None:
+def record(case: Case, store: BaselineStore, session_id: str) -> None:
     """Append the runs of a case to its baseline, or replace it; put the result into the case.
 
     An interrupted recording appends its runs; an interrupted update leaves the old baseline alone.
     """
-    settings, at = case.settings, now().isoformat(timespec="seconds")
+    settings, at = case.settings, datetime.now(UTC).isoformat(timespec="seconds")
     incomplete = len(case.measurements) < settings.record
     if not case.measurements:
         return
     if case.problem or case.skipped or case.unfit or (settings.update and incomplete):
         why = case.problem or (case.unfit.text if case.unfit else "the recording was not finished")
-        _refuse(case, why, _keep(case, session_id, at))
+        _keep(case, why, session_id, at)
         return
     latest, auto = case.latest, None
     if settings.tolerance == "auto":  # what all runs resolve that the baseline will have
@@ -92,7 +89,7 @@ def record(
     except ValueError as error:
         # Only a BaselineError names its file; other values are refused before there is one.
         place = "" if isinstance(error, BaselineError) else f"{case.label}: cannot be stored: "
-        _refuse(case, f"{place}{error}", _keep(case, session_id, at))
+        _keep(case, f"{place}{error}", session_id, at)
         return
     precision = noise_percent(interval(case.runs, case.policy).relative_high, len(case.runs))
     case.recorded = f"recorded {counted(len(case.runs), 'run')}, ± {precision}"
@@ -103,11 +100,6 @@ def record(
     if auto is not None:
         known = case.entry.tolerance if case.entry else None
         case.frozen = FrozenTolerance(chosen=auto, stored=stored.tolerance, before=known)
-
-
-def _refuse(case: Case, why: str, kept: str) -> None:
-    measured = counted(len(case.runs), "run")
-    case.problem = f"{why}\nNothing was recorded; what was measured ({measured}) {kept}"
 
 
 def refuse_mixture(case: Case) -> None:
@@ -131,8 +123,8 @@ def refuse_disturbed(case: Case) -> None:
     )
 
 
-def _keep(case: Case, session_id: str, at: str) -> str:
-    """Write the runs to a file of results that `pytest-accel baseline accept` reads; return where they are.
+def _keep(case: Case, why: str, session_id: str, at: str) -> None:
+    """Keep runs that are not recorded in a file of results, which `pytest-accel baseline accept` reads, and say where.
 
     The screen has them where temporary files are on the file system that is full.
     """
@@ -147,7 +139,9 @@ def _keep(case: Case, session_id: str, at: str) -> str:
     )
     text, name = render(session), f"pytest-accel-unsaved-{secrets.token_hex(4)}.json"
     path = Path(tempfile.gettempdir(), name)
+    where = f"follows, since no temporary folder has room for it:\n{text}"
     with suppress(OSError):
         replace_file(path, text.encode())
-        return f"is kept in {path}."
-    return f"follows, since no temporary folder has room for it:\n{text}"
+        where = f"is kept in {path}."
+    measured = counted(len(case.runs), "run")
+    case.problem = f"{why}\nNothing was recorded; what was measured ({measured}) {where}"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -257,13 +258,13 @@ def platform_result(platform: str, found: PlatformShift, notes: Iterable[str]) -
     )
 
 
-def revision_of(rootpath: Path, environ: Mapping[str, str]) -> str:
+def revision_of(rootpath: Path) -> str:
     """Return the revision of the tested project: from CI's variables, else from git."""
     for name in _REVISION_VARIABLES:
-        if environ.get(name):
-            return environ[name]
+        if found := os.environ.get(name):
+            return found
     with suppress(OSError, subprocess.SubprocessError):
-        found = subprocess.run(  # fixed words
+        done = subprocess.run(  # fixed words
             ["git", "rev-parse", "--verify", "--quiet", "HEAD"],  # noqa: S607 - the user's own git
             cwd=rootpath,
             capture_output=True,
@@ -271,5 +272,5 @@ def revision_of(rootpath: Path, environ: Mapping[str, str]) -> str:
             check=True,
             timeout=_GIT_TIMEOUT_S,
         )
-        return found.stdout.strip()
+        return done.stdout.strip()
     return ""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_accel.measure.rounds import PILOT_STEPS
 from pytest_accel.options import Settings
 from pytest_accel.platforms.catalogue import PlatformName
 from pytest_accel.session.device import WAITED_S, Unfit
@@ -33,7 +32,6 @@ from pytest_accel.stats.results import (
     ReferenceFigure,
     ScalingFigure,
     Status,
-    describe_loss_change,
     kernel_difference,
     worst_status,
 )
@@ -363,10 +361,3 @@ class Case:
         if self.verdict.outcome is Outcome.REGRESSED and (moved := kernel_difference(stored, self.runs)):
             where = kernel_causes(moved)
         return causes_of(self.verdict, stored, self.runs, self.changes(), where)
-
-    def loss_change(self) -> str:
-        """Describe a loss after seeded steps that differs from the baseline's; empty where it does not."""
-        if not self.measurements:
-            return ""
-        news = describe_loss_change([run.loss for run in self.comparable_runs()], self.latest.run.loss)
-        return f"loss after {PILOT_STEPS} seeded steps {news}" if news else ""

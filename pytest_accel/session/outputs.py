@@ -178,10 +178,7 @@ class Outputs:
                 vanished_result(node_id, command, failed=self.settings.vanished == "fail")
                 for node_id in self.session.vanished
             ),
-            *(
-                platform_result(name, found, shifts.text(name).splitlines()[1:])
-                for name, found in shifts.found.items()
-            ),
+            *(platform_result(name, found, shifts.notes[name]) for name, found in shifts.found.items()),
         )
         return SessionResults(
             session=self.config.stash[SESSION_ID],

@@ -104,10 +104,9 @@ def record(case: Case, store: BaselineStore, session_id: str) -> None:
 
 def refuse_mixture(case: Case) -> None:
     """Say after the first run, not after the last, that it cannot be appended to what is stored."""
-    if case.settings.update or case.entry is None or not case.measurements or case.problem:
+    if case.settings.update or not case.measurements or case.problem:
         return
-    why = case.stale()
-    if why:
+    if why := case.stale():
         case.problem = f"{case.label}: {why}"
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_accel.measure.rounds import PILOT_STEPS
 from pytest_accel.report.columns import METRICS_IN_COLUMNS
 from pytest_accel.report.history import recurring
 from pytest_accel.report.terminal import (
@@ -28,7 +29,7 @@ from pytest_accel.stats.environment import Environment
 from pytest_accel.stats.gate import LOSSES, Outcome, Verdict, interval
 from pytest_accel.stats.metric_gates import PlatformShift
 from pytest_accel.stats.quantities import percent
-from pytest_accel.stats.results import Ending, ReportLine, Result, Status, status_of
+from pytest_accel.stats.results import Ending, ReportLine, Result, Status, describe_loss_change, status_of
 from pytest_accel.stats.run import suite_of
 
 _TRACEBACK_LINES = 40  # its end says what happened
@@ -94,8 +95,8 @@ def _notes(case: Case) -> Iterator[str]:
     for name in now.gates:
         if name not in METRICS_IN_COLUMNS and name in now.run.metrics:
             yield f"{name} {now.run.metrics[name]:.6g}"
-    if change := case.loss_change():
-        yield f"numerics changed: {change}"
+    if change := describe_loss_change([run.loss for run in case.comparable_runs()], now.run.loss):
+        yield f"numerics changed: loss after {PILOT_STEPS} seeded steps {change}"
     if not now.steady:
         yield unsteady(now.run.warmup_s)
     if case.outcome not in LOSSES and case.verdict and case.verdict.slow_group:
@@ -154,8 +155,13 @@ def environments_of(cases: Iterable[Case]) -> dict[str, Environment]:
     return found
 
 
+def place_of(item: pytest.Item) -> tuple[str, int]:
+    path, line, _ = item.location
+    return path, (line or 0) + 1
+
+
 def case_result(case: Case, reported: ItemReports) -> Result:
-    path, line, _ = case.item.location
+    path, line = place_of(case.item)
     lines, traceback = _explained(case, reported)
     known = Result(
         benchmark=case.node_id,
@@ -168,7 +174,7 @@ def case_result(case: Case, reported: ItemReports) -> Result:
         traceback=traceback,
         key=case.key,
         file=path,
-        line=(line or 0) + 1,
+        line=line,
         duration_s=max(reported.duration_s, case.device_time_s),
         tolerance=case.policy.tolerance,
         verdicts=tuple(case.verdicts),
@@ -222,7 +228,7 @@ def _explained(case: Case, reported: ItemReports) -> tuple[list[ReportLine], tup
 
 def item_result(item: pytest.Item, reported: ItemReports) -> Result:
     """Return the result of an item that this machine cannot run, or that failed before a platform was chosen."""
-    path, line, _ = item.location
+    path, line = place_of(item)
     status = Ending.FAILED if reported.failed else Ending.SKIPPED
     return Result(
         benchmark=item.nodeid,
@@ -232,7 +238,7 @@ def item_result(item: pytest.Item, reported: ItemReports) -> Result:
         lines=(ReportLine(text=reported.text, status=status),),
         traceback=reported.traceback,
         file=path,
-        line=(line or 0) + 1,
+        line=line,
         duration_s=reported.duration_s,
     )
 

@@ -132,12 +132,6 @@ def check_gated(gates: Iterable[str], metrics: Mapping[str, float]) -> None:
         )
 
 
-def check_tolerance(name: object, value: object) -> float:
-    tolerance = _float(value)
-    _require(0 < tolerance < 1, f"gates[{name!r}]: {value!r} is not a fraction between 0 and 1. Write 0.05.")
-    return tolerance
-
-
 def select_gates(
     of_session: Mapping[str, float | None],
     of_benchmark: Mapping[str, float | None],
@@ -173,7 +167,11 @@ def _gates(gates: Mapping[str, float | None]) -> dict[str, float | None]:
     found: dict[str, float | None] = {}
     for name, value in _mapping("gates", gates).items():
         _check_name("gates", name)
-        found[name] = None if value is None else check_tolerance(name, value)
+        found[name] = None if value is None else _float(value)
+        _require(
+            value is None or 0 < _float(value) < 1,
+            f"gates[{name!r}]: {value!r} is not a fraction between 0 and 1. Write 0.05.",
+        )
     _require(
         THROUGHPUT not in found,
         'gates: the throughput is gated always. Set its tolerance by @pytest.mark.accel(tolerance="5%").',

@@ -298,8 +298,7 @@ class AmdMonitor(_Monitor):
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._smi is not None:
-            close_amdsmi(self._smi)
+        close_amdsmi(self._smi)
         self._smi, self._handle = None, None
 
     def begin(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 import tempfile
@@ -158,7 +159,14 @@ def table_of(
     if not host:
         spans = [
             *(_kernel_span(event, calls.get(event.get("args", {}).get("External id"))) for event in kernels),
-            *(_loader_span(event) for event in events if event["tid"] == window["tid"] and _is_loader(event)),
+            # The host's wait for a batch: idle time of the device whose reason is known.
+            *(
+                Span(event["ts"], event["ts"] + event["dur"], LOADER, plain(event["name"]), waits=True)
+                for event in events
+                if event["tid"] == window["tid"]
+                and event["cat"] == "user_annotation"
+                and _first(_KINDS, event["name"]) == LOADER
+            ),
         ]
     else:
         spans = [*own, *(_gloo_span(event) for event in events if event["name"].startswith("gloo:"))]
@@ -267,7 +275,7 @@ def _inherit(call: Call, caller: Call | None) -> None:
 def _operation(call: Call | None, kernel: str) -> str:
     """Return the operation of a kernel and its operator, where that is known, or of the operator itself."""
     if call and call.known:
-        found = LAYOUT if call.known == CONVOLUTION and _LAYOUT.search(kernel) else call.known
+        found = LAYOUT if call.known == CONVOLUTION and _FAMILIES[LAYOUT].search(kernel) else call.known
     elif fused := _FUSED.match(kernel):
         found = fused[1]
     elif call and not call.compiled:
@@ -296,23 +304,12 @@ def _kernel_span(event: Event, call: Call | None) -> Span:
     return Span(begin, begin + event["dur"], operation, short_kernel(name), waits)
 
 
-def _is_loader(event: Event) -> bool:
-    return event["cat"] == "user_annotation" and _first(_KINDS, event["name"]) == LOADER
-
-
-def _loader_span(event: Event) -> Span:
-    """Return the host's wait for a batch: idle time of the device whose reason is known."""
-    return Span(event["ts"], event["ts"] + event["dur"], LOADER, plain(event["name"]), waits=True)
-
-
 def _gloo_span(event: Event) -> Span:
     dims, kinds = (event.get("args", {}).get(name, []) for name in ("Input Dims", "Input type"))
-    size = 0
-    for shape, kind in zip(dims, kinds, strict=False):
-        elements = 1
-        for length in shape:
-            elements *= length if isinstance(length, int) else 1
-        size += elements * _BYTES.get(str(kind), 4)
+    size = sum(
+        math.prod(length for length in shape if isinstance(length, int)) * _BYTES.get(str(kind), 4)
+        for shape, kind in zip(dims, kinds, strict=False)
+    )
     begin, name = event["ts"], str(event["name"])
     return Span(begin, begin + event["dur"], _collective(name.removeprefix("gloo:"), size), name, waits=True)
 
@@ -350,63 +347,58 @@ _BYTES = {
     **dict.fromkeys(("Half", "BFloat16", "c10::Half", "c10::BFloat16"), 2),
     **dict.fromkeys(("Double", "Long", "double", "long int"), 8),
 }
+
+
+def _patterns(table: Mapping[str, str]) -> dict[str, re.Pattern[str]]:
+    return {operation: re.compile(pattern, re.IGNORECASE) for operation, pattern in table.items()}
+
+
+def _first(patterns: Mapping[str, re.Pattern[str]], name: str) -> str:
+    return next((operation for operation, pattern in patterns.items() if pattern.search(name)), "")
+
+
 # Operators by name, without namespace and `Backward0`; the first that matches.
-_KINDS = (
-    ("optimizer", re.compile(r"^Optimizer\.", re.IGNORECASE)),
-    (LOADER, re.compile(r"^enumerate\(DataLoader\)", re.IGNORECASE)),
-    (ATTENTION, re.compile(r"attention|flash_?attn|fmha|sdpa", re.IGNORECASE)),
-    (CONVOLUTION, re.compile(r"(^|_)(slow_)?conv(\d|_|olution|$)", re.IGNORECASE)),
-    (
-        "matrix product",
-        re.compile(r"(^|_)(linear|matmul|mm|bmm|addmm|baddbmm|einsum|mv|addmv)(_|$)", re.IGNORECASE),
-    ),
-    ("batch norm", re.compile(r"batch_?norm", re.IGNORECASE)),
-    ("layer norm", re.compile(r"layer_?norm", re.IGNORECASE)),
-    ("softmax", re.compile(r"softmax", re.IGNORECASE)),
-    ("pooling", re.compile(r"pool(ing)?(\d|_|$)", re.IGNORECASE)),
-    ("embedding", re.compile(r"embedding", re.IGNORECASE)),
-    ("copy", re.compile(r"^(copy_|to|_to_copy|contiguous|clone)$", re.IGNORECASE)),
+_KINDS = _patterns(
+    {
+        "optimizer": r"^Optimizer\.",
+        LOADER: r"^enumerate\(DataLoader\)",
+        ATTENTION: r"attention|flash_?attn|fmha|sdpa",
+        CONVOLUTION: r"(^|_)(slow_)?conv(\d|_|olution|$)",
+        "matrix product": r"(^|_)(linear|matmul|mm|bmm|addmm|baddbmm|einsum|mv|addmv)(_|$)",
+        "batch norm": r"batch_?norm",
+        "layer norm": r"layer_?norm",
+        "softmax": r"softmax",
+        "pooling": r"pool(ing)?(\d|_|$)",
+        "embedding": r"embedding",
+        "copy": r"^(copy_|to|_to_copy|contiguous|clone)$",
+    }
 )
-_LAYOUT = re.compile(r"nchw_?to|nhwc_?to", re.IGNORECASE)  # cuDNN converts what is not channels last
 # Kernels whose operator is not known, of graph replays and compiled regions; the first that matches.
-_FAMILIES = (
-    (
-        "attention backward",
-        re.compile(
-            r"(flash|fmha|sdpa|attn|attention).*(bwd|bprop|backward)|fmha_cutlassB|bwd.*attn", re.IGNORECASE
-        ),
-    ),
-    (ATTENTION, re.compile(r"flash_|flash::|FlashAttn|fmha|sdpa|attention|attn", re.IGNORECASE)),
-    ("convolution backward weights", re.compile(r"wgrad", re.IGNORECASE)),
-    ("convolution backward data", re.compile(r"dgrad", re.IGNORECASE)),
-    (LAYOUT, _LAYOUT),
-    (
-        CONVOLUTION,
-        re.compile(r"fprop|winograd|implicit_(con|gemm)|convol|conv\dd|conv_depthwise", re.IGNORECASE),
-    ),
-    ("batch norm backward", re.compile(r"(batch_?norm|bn_).*(bw|backward)", re.IGNORECASE)),
-    ("batch norm", re.compile(r"batch_?norm|(^|_|::)bn_", re.IGNORECASE)),
-    ("layer norm backward", re.compile(r"layer_?norm.*(grad|backward)|GammaBetaBackward", re.IGNORECASE)),
-    ("layer norm", re.compile(r"layer_?norm|RowwiseMoments", re.IGNORECASE)),
-    ("softmax backward", re.compile(r"soft_?max.*backward", re.IGNORECASE)),
-    ("softmax", re.compile(r"soft_?max", re.IGNORECASE)),
-    ("pooling", re.compile(r"(max|avg|average)_?pool", re.IGNORECASE)),
-    ("embedding", re.compile(r"embedding|indexSelect", re.IGNORECASE)),
-    ("optimizer", re.compile(r"multi_tensor_apply|(^|_|::)adam|(^|_|::)sgd|(^|_|::)lamb", re.IGNORECASE)),
-    (
-        "matrix product",
-        re.compile(r"gemm|gemv|nvjet|cutlass|xmma|splitK|Cijk_|triton_tem_|cublas", re.IGNORECASE),
-    ),
-    ("copy", re.compile(r"direct_copy|copy_kernel|CatArray", re.IGNORECASE)),
-    ("reduction", re.compile(r"^(?!triton).*reduce_", re.IGNORECASE)),
-    ("elementwise", re.compile(r"^(?!triton).*elementwise", re.IGNORECASE)),
+_FAMILIES = _patterns(
+    {
+        "attention backward": r"(flash|fmha|sdpa|attn|attention).*(bwd|bprop|backward)|fmha_cutlassB|bwd.*attn",
+        ATTENTION: r"flash_|flash::|FlashAttn|fmha|sdpa|attention|attn",
+        "convolution backward weights": r"wgrad",
+        "convolution backward data": r"dgrad",
+        LAYOUT: r"nchw_?to|nhwc_?to",  # cuDNN converts what is not channels last
+        CONVOLUTION: r"fprop|winograd|implicit_(con|gemm)|convol|conv\dd|conv_depthwise",
+        "batch norm backward": r"(batch_?norm|bn_).*(bw|backward)",
+        "batch norm": r"batch_?norm|(^|_|::)bn_",
+        "layer norm backward": r"layer_?norm.*(grad|backward)|GammaBetaBackward",
+        "layer norm": r"layer_?norm|RowwiseMoments",
+        "softmax backward": r"soft_?max.*backward",
+        "softmax": r"soft_?max",
+        "pooling": r"(max|avg|average)_?pool",
+        "embedding": r"embedding|indexSelect",
+        "optimizer": r"multi_tensor_apply|(^|_|::)adam|(^|_|::)sgd|(^|_|::)lamb",
+        "matrix product": r"gemm|gemv|nvjet|cutlass|xmma|splitK|Cijk_|triton_tem_|cublas",
+        "copy": r"direct_copy|copy_kernel|CatArray",
+        "reduction": r"^(?!triton).*reduce_",
+        "elementwise": r"^(?!triton).*elementwise",
+    }
 )
 # What a template is instantiated with, where that says more than its own name.
 _DETAIL = re.compile(r"(\w*(?:[Ff]unctor|KernelImpl|kernel_cuda|FlashAttn|cutlass_\d)\w*)")
-
-
-def _first(patterns: Iterable[tuple[str, re.Pattern[str]]], name: str) -> str:
-    return next((kind for kind, pattern in patterns if pattern.search(name)), "")
 
 
 def plain(name: str) -> str:

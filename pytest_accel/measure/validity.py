@@ -78,6 +78,7 @@ class Validity:
     invalid: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     figures: Mapping[str, float] = field(default_factory=dict)  # metrics, by name
+    no_energy: str = ""  # why its energy is unknown
 
 
 Finding = tuple[bool, str]  # whether it invalidates the run; otherwise it is noted

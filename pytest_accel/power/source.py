@@ -150,9 +150,6 @@ def read_sensor(path: Path) -> tuple[int | None, str]:
     return (number, "") if number is not None else (None, f"says {text[:20]!r}, which is no reading")
 
 
-HOOK = "pytest_accel_power_sources"
-
-
 def open_sources(
     devices: Sequence[DetectedDevice],
     *,
@@ -173,7 +170,7 @@ def open_sources(
         if vendor in readers:
             sources += _opened(readers[vendor], node)
         else:
-            why = f"no source reads the power of its devices; the hook {HOOK} adds one that does"
+            why = "no source reads the power of its devices; the hook pytest_accel_power_sources adds one that does"
             sources.append(BaseSource(vendor, why))
     if not any(rail.scope == "node" for source in more for rail in source.rails):
         for module in modules:

@@ -38,16 +38,12 @@ from pytest_accel.measure.rounds import (
     time_rounds,
     warm_up,
 )
+from pytest_accel.measure.validity import Validity
 from pytest_accel.options import Settings
 from pytest_accel.platforms.catalogue import DetectedDevice, PlatformName
 from pytest_accel.platforms.environment import compiled_counts
-from pytest_accel.session.device import (
-    BINDING,
-    environment_of,
-    fail_plainly,
-    live_progress,
-)
-from pytest_accel.session.observation import Observation, Observed
+from pytest_accel.session.device import BINDING, environment_of, fail_plainly, live_progress
+from pytest_accel.session.observation import Observation
 from pytest_accel.stats.environment import fingerprint
 from pytest_accel.stats.kernels import KernelTable
 from pytest_accel.stats.measurement import Measurement, Roofline, merge
@@ -154,9 +150,13 @@ class Accel:
             if loss_value is not None and not math.isfinite(loss_value):
                 fail_plainly(f"accel.measure: the loss is {loss_value}: this step trains nothing")
             rates = self._rates(timed, flops, least_flops, bytes_moved, precision)
-        figures = {**timed.run.metrics, **self._metrics(step, timed), **rates, **observed.metrics}
-        # Not failing together: they may use collectives. A rank that fails leaves, and the process group is ended.
-        figures |= self._own_metrics(metrics, timed)
+        figures = {**timed.run.metrics, **self._metrics(step, timed), **rates, **observed.figures}
+        # An injected slowdown is no part of what is measured beside the rounds.
+        step_s = timed.warm_up.step_s if self.settings.slowdown else timed.step_s
+        with (
+            _plain_arguments()
+        ):  # Not failing together: they may use collectives. A rank that fails ends the group.
+            figures |= check_metrics(metrics(step_s) if callable(metrics) else metrics or {})
         kernels, note = self._profiled(timed)
         run = replace(timed.run, loss=loss_value, metrics=figures, kernels=kernels)
         observed = replace(observed, notes=(*observed.notes, note)) if note else observed
@@ -166,13 +166,8 @@ class Accel:
         return measurement
 
     def _time(
-        self,
-        step: Step,
-        workload: Workload,
-        loss: Callable[[], float] | None,
-        warmup_steps: int,
-        burst: int,
-    ) -> tuple[Timed, Observed, float | None]:
+        self, step: Step, workload: Workload, loss: Callable[[], float] | None, warmup_steps: int, burst: int
+    ) -> tuple[Timed, Validity, float | None]:
         losses: list[float] = []
         compiled = compiled_counts()
         observation = Observation(self.item.config, self.hardware, self.ranks)
@@ -214,7 +209,7 @@ class Accel:
         timed = replace(timed, run=replace(timed.run, metrics={**timed.run.metrics, **counts}))
         return timed, observed, losses[0] if losses else None
 
-    def _merged(self, workload: Workload, timed: Timed, observed: Observed) -> Measurement:
+    def _merged(self, workload: Workload, timed: Timed, observed: Validity) -> Measurement:
         """Return what all ranks measured as one measurement, the same on every rank."""
         mine = Measurement(
             run=timed.run,
@@ -223,7 +218,7 @@ class Accel:
             configuration=workload.configuration,
             environment=environment_of(self.item, self.settings, self.platform, self.device_, self.hardware),
             steady=timed.warm_up.steady,
-            invalid=observed.invalid,
+            invalid="; ".join(observed.invalid),
             notes=observed.notes,
             no_energy=observed.no_energy,
             rank=self.ranks.rank,
@@ -270,12 +265,6 @@ class Accel:
                 burst=timed.warm_up.burst,
             )
 
-    def _own_metrics(self, metrics: Metrics, timed: Timed) -> dict[str, float]:
-        # An injected slowdown is no part of what is measured beside the rounds.
-        step_s = timed.warm_up.step_s if self.settings.slowdown else timed.step_s
-        with _plain_arguments():
-            return check_metrics(metrics(step_s) if callable(metrics) else metrics or {})
-
     def _rates(
         self,
         timed: Timed,
@@ -313,11 +302,7 @@ class Accel:
 
     def _check_agreement(self, workload: Workload) -> None:
         """Fail unless all ranks have one unit, one configuration and one set of gates."""
-        mine = [
-            workload.unit,
-            fingerprint(dict(workload.configuration)),
-            fingerprint(dict(workload.gates)),
-        ]
+        mine = [workload.unit, fingerprint(dict(workload.configuration)), fingerprint(dict(workload.gates))]
         found = self.ranks.gather(mine)
         other = next((rank for rank, each in enumerate(found) if each != found[0]), None)
         if other is not None:

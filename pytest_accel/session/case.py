@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_accel.measure.rounds import PILOT_STEPS
 from pytest_accel.options import Settings
 from pytest_accel.platforms.catalogue import PlatformName
 from pytest_accel.session.device import WAITED_S, Unfit
@@ -33,7 +32,6 @@ from pytest_accel.stats.results import (
     ReferenceFigure,
     ScalingFigure,
     Status,
-    describe_loss_change,
     kernel_difference,
     worst_status,
 )
@@ -153,10 +151,6 @@ class Case:
         return [] if self.outcome is Outcome.INVALID else self.disturbed
 
     @property
-    def missed(self) -> tuple[str, ...]:
-        return self.latest.missed if self.measurements else ()
-
-    @property
     def notes(self) -> list[str]:
         """Sentences on how it was measured and judged; they change no outcome."""
         notes = [note for each in self.measurements for note in each.notes]
@@ -179,8 +173,10 @@ class Case:
         return self.latest.work_per_step / interval(self.runs, self.policy).point_s
 
     @property
-    def shortfalls(self) -> list[str]:
-        return [reference.shortfall for reference in self.references if reference.shortfall]
+    def unmet(self) -> list[str]:
+        """References that it falls short of, and gated metrics that were not measured: they fail it beside its verdicts."""
+        shortfalls = [reference.shortfall for reference in self.references if reference.shortfall]
+        return [*shortfalls, *(self.latest.missed if self.measurements else ())]
 
     @property
     def environment(self) -> Environment:
@@ -218,12 +214,16 @@ class Case:
         return [*found, slowest_loss(summaries(self.runs), lost.point) > verdict.tolerance]
 
     @property
+    def tolerance(self) -> float | None:
+        """The tolerance of an option, else its baseline's; None without either."""
+        fixed = self.settings.fixed_tolerance
+        return self.entry.tolerance if fixed is None and self.entry else fixed
+
+    @property
     def plain_policy(self) -> Policy:
         """The policy with the default prior: a platform's step times say nothing of other metrics' noise."""
-        asked, stored = self.settings.fixed_tolerance, self.entry.tolerance if self.entry else None
-        tolerance = asked if asked is not None else stored
         policy = Policy(max_repeats=self.settings.repeats)
-        return policy if tolerance is None else replace(policy, tolerance=tolerance)
+        return policy if self.tolerance is None else replace(policy, tolerance=self.tolerance)
 
     @property
     def gates(self) -> dict[str, float]:
@@ -361,10 +361,3 @@ class Case:
         if self.verdict.outcome is Outcome.REGRESSED and (moved := kernel_difference(stored, self.runs)):
             where = kernel_causes(moved)
         return causes_of(self.verdict, stored, self.runs, self.changes(), where)
-
-    def loss_change(self) -> str:
-        """Describe a loss after seeded steps that differs from the baseline's; empty where it does not."""
-        if not self.measurements:
-            return ""
-        news = describe_loss_change([run.loss for run in self.comparable_runs()], self.latest.run.loss)
-        return f"loss after {PILOT_STEPS} seeded steps {news}" if news else ""

@@ -40,7 +40,7 @@ BINDING = pytest.StashKey[str]()  # in words, for the environment of a measureme
 WAITED_S = pytest.StashKey[float]()  # spent by this session waiting for its devices
 LOGGED_S = pytest.StashKey[
     float
-]()  # when the log had its last line of progress: runs may be shorter than its interval
+]()  # of the log's last line of progress: runs may be shorter than its interval
 STEP_FACTS = pytest.StashKey[dict[str, str]]()  # of the built step: what an upgrade may change
 
 
@@ -69,8 +69,6 @@ def open_device(item: pytest.Item, settings: Settings) -> tuple[PlatformName, De
 def hardware_of(machine: Machine, platform: PlatformName, local_rank: int) -> DetectedDevice | None:
     """Return the device of a rank: by its number among those of the node, or the only visible one."""
     fitting = machine.devices_for(platform)
-    if not fitting:
-        return None
     return fitting[local_rank] if local_rank < len(fitting) else fitting[0] if len(fitting) == 1 else None
 
 

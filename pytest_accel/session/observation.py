@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import platform as host
 import time
-from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from pytest_accel.distributed.processes import ancestry, descendants
 from pytest_accel.measure.monitor import MONITORS, AmdMonitor, NvmlMonitor, SamplingThread
-from pytest_accel.measure.validity import assess
+from pytest_accel.measure.validity import Validity, assess
 from pytest_accel.platforms.catalogue import DetectedDevice
 from pytest_accel.power.source import PowerSource, from_hook, open_sources, problems
 from pytest_accel.stats.energy import (
@@ -31,16 +30,6 @@ if TYPE_CHECKING:
     from pytest_accel.measure.rounds import Ranks
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
-    """Readings of one rank: metrics that are stored with its run, and its validity."""
-
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    invalid: str = ""  # why it must not be judged
-    notes: tuple[str, ...] = ()
-    no_energy: str = ""  # why its energy is unknown
-
-
 class Observation:
     """Opens all sensors, reads them where the timed rounds begin and end, and ten times a second between.
 
@@ -49,13 +38,13 @@ class Observation:
     """
 
     def __init__(self, config: pytest.Config, hardware: DetectedDevice | None, ranks: Ranks) -> None:
-        mine = (hardware.vendor, hardware.uuid, hardware.index) if hardware else None
-        found = ranks.gather((host.node(), ancestry(), mine))
+        found = ranks.gather((host.node(), ancestry(), hardware))
         here = [each for each in found if each[0] == host.node()]
         leads = ranks.rank == found.index(here[0])
         self._hardware = hardware  # None on the host
+        devices = {each.uuid: each for _, _, each in here if each}  # ranks may share one
         # Whose energy is read here; None: another rank reads it.
-        self._powered = _of_node([each for _, _, each in here]) if leads else None
+        self._powered = list(devices.values()) if leads else None
         self._more, problem = _sources_of_others(config) if leads else ((), "")
         self._problems = (problem,) if problem else ()  # of finding sources
         self._own_pids = frozenset(pid for _, pids, _ in here for pid in pids)
@@ -110,20 +99,15 @@ class Observation:
         self._end_s = time.perf_counter()
         self._after_j = self._counters()
 
-    def observed(self, steps: int) -> Observed:
-        """Return the readings of a window of so many steps; takes milliseconds."""
+    def observed(self, steps: int) -> Validity:
+        """Return the validity of a window of so many steps, with all metrics of this rank; takes milliseconds."""
         metrics, doubts = self._energy(steps)
         counted = "energy_j" in metrics
         no_energy = "" if counted or self._powered is None else "; ".join(doubts) or "nothing here counts it"
         notes = tuple(f"energy: {doubt}" for doubt in doubts) if counted else self._problems
-        if self._watcher is None:
-            return Observed(metrics=metrics, notes=notes, no_energy=no_energy)
-        fairness = assess(self._watcher.end())
-        return Observed(
-            metrics={**metrics, **fairness.figures},
-            invalid="; ".join(fairness.invalid),
-            notes=(*fairness.notes, *notes),
-            no_energy=no_energy,
+        found = assess(self._watcher.end()) if self._watcher is not None else Validity()
+        return replace(
+            found, figures={**metrics, **found.figures}, notes=(*found.notes, *notes), no_energy=no_energy
         )
 
     def _counters(self) -> dict[str, float]:
@@ -195,12 +179,3 @@ def _sources_of_others(config: pytest.Config) -> tuple[tuple[PowerSource, ...], 
         return from_hook(config.hook.pytest_accel_power_sources(config=config)), ""
     except Exception as error:  # noqa: BLE001 -- somebody else's code
         return (), f"pytest_accel_power_sources raised {type(error).__name__}: {error}"
-
-
-def _of_node(devices: Sequence[tuple[str, str, int] | None]) -> list[DetectedDevice]:
-    """Return each device once, though ranks may share one."""
-    found = {
-        uuid: DetectedDevice(vendor=vendor, uuid=uuid, index=index)
-        for vendor, uuid, index in filter(None, devices)
-    }
-    return list(found.values())

@@ -26,10 +26,12 @@ from pytest_accel.report.terminal import note, padded_rows, screen_width
 from pytest_accel.session.accel import SESSION_ID
 from pytest_accel.session.results import (
     ItemReports,
+    case_result,
     environments_of,
+    item_result,
     platform_result,
-    results_of,
     revision_of,
+    vanished_result,
 )
 from pytest_accel.session.selection import is_xdist_worker
 from pytest_accel.session.summary import (
@@ -78,11 +80,10 @@ def register_outputs(session: BenchmarkSession, items: list[pytest.Item]) -> Non
 class Outputs:
     """Registered under the name `accel-outputs`."""
 
-    def __init__(self, session: BenchmarkSession, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, session: BenchmarkSession) -> None:
         self.session = session
         self.config = session.config
         self.settings = session.settings
-        self.environ = environ
         self.at, self.start_s = datetime.now(UTC), time.monotonic()
         self.benchmarks: dict[str, pytest.Item] = {}
         self.reported: dict[str, ItemReports] = {}
@@ -117,7 +118,7 @@ class Outputs:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Examine the machine before the benchmarks: afterwards the load would be their own."""
         self.benchmarks = {item.nodeid: item for item in session.items if is_benchmark(item)}
-        wanted = self.settings.output_files or self.environ.get(STEP_SUMMARY)
+        wanted = self.settings.output_files or os.environ.get(STEP_SUMMARY)
         if self.benchmarks and wanted:
             self.attempt("the machine was not examined", self.examine, _YELLOW)
         self.update_json()
@@ -130,7 +131,7 @@ class Outputs:
             baselines=baselines_root(self.settings, self.config.rootpath),
             data=data_root(self.settings, self.config),
         )
-        self.findings = tuple(to_plain(examine(roots, self.environ)))
+        self.findings = tuple(to_plain(examine(roots)))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.nodeid in self.benchmarks:
@@ -163,17 +164,21 @@ class Outputs:
     def results(self, exit_status: int) -> SessionResults:
         cases, shifts = self.session.cases, self.session.repeats.shifts
         command = safe_arguments(list(map(str, self.config.invocation_params.args)))
-        of_benchmarks = results_of(
-            cases,
-            [item for node_id, item in self.benchmarks.items() if node_id not in cases],
-            self.reported,
-            self.session.vanished,
-            vanished_fail=self.settings.vanished == "fail",
-            command=command,
-        )
-        of_platforms = (
-            platform_result(name, found, shifts.text(name).splitlines()[1:])
-            for name, found in shifts.found.items()
+        results = (
+            *(
+                case_result(case, self.reported.get(node_id, ItemReports()))
+                for node_id, case in cases.items()
+            ),
+            *(
+                item_result(self.benchmarks[node_id], reports)
+                for node_id, reports in self.reported.items()
+                if node_id not in cases
+            ),
+            *(
+                vanished_result(node_id, command, failed=self.settings.vanished == "fail")
+                for node_id in self.session.vanished
+            ),
+            *(platform_result(name, found, shifts.notes[name]) for name, found in shifts.found.items()),
         )
         return SessionResults(
             session=self.config.stash[SESSION_ID],
@@ -185,14 +190,14 @@ class Outputs:
             revision=self.revision,
             command=command,
             environments=environments_of(cases.values()),
-            results=(*of_benchmarks, *of_platforms),
+            results=results,
             remarks=tuple(text for text, _ in self.session_lines()),
             findings=self.findings,
         )
 
     @cached_property
     def revision(self) -> str:
-        return revision_of(self.config.rootpath, self.environ)
+        return revision_of(self.config.rootpath)
 
     def session_lines(self) -> list[Line]:
         session = self.session
@@ -228,7 +233,7 @@ class Outputs:
         """Write all outputs. JSON last: it has the status of a session in which another file failed."""
         results = self.final = self.results(int(session.exitstatus))
         self.attempt("the history was not written", lambda: self.append_to_history(results), _YELLOW)
-        if self.benchmarks:
+        if self.benchmarks and os.environ.get(STEP_SUMMARY):
             self.attempt("GITHUB_STEP_SUMMARY", lambda: self.append_step_summary(results), _YELLOW)
         for file in self.settings.reports:
             self.write("report", file, partial(self.write_report, results))
@@ -272,9 +277,7 @@ class Outputs:
         write_page(path, results, history=history_file(self.settings, self.config.rootpath))
 
     def append_step_summary(self, results: SessionResults) -> None:
-        if self.environ.get(STEP_SUMMARY) and (
-            problem := append_step_summary(self.environ, render_summary(results))
-        ):
+        if problem := append_step_summary(os.environ, render_summary(results)):
             self.lines.append((problem, _YELLOW))
 
     @pytest.hookimpl(wrapper=True)

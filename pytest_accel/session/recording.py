@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import tempfile
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -14,7 +13,7 @@ import pytest
 
 from pytest_accel import __version__
 from pytest_accel.session.case import Case
-from pytest_accel.session.results import ItemReports, environments_of, result_of
+from pytest_accel.session.results import ItemReports, case_result, environments_of
 from pytest_accel.stats.baseline_quality import FrozenTolerance, auto_tolerance, baseline_quality
 from pytest_accel.stats.gate import interval
 from pytest_accel.stats.quantities import counted, noise_percent
@@ -48,25 +47,23 @@ def refuse_too_many_runs(case: Case) -> None:
     )
 
 
-def record(
-    case: Case,
-    store: BaselineStore,
-    session_id: str,
-    now: Callable[[], datetime] = lambda: datetime.now(UTC),
-) -> None:
+def record(case: Case, store: BaselineStore, session_id: str) -> None:
     """Append the runs of a case to its baseline, or replace it; put the result into the case.
 
     An interrupted recording appends its runs; an interrupted update leaves the old baseline alone.
     """
-    settings, at = case.settings, now().isoformat(timespec="seconds")
+    settings, at = case.settings, datetime.now(UTC).isoformat(timespec="seconds")
     incomplete = len(case.measurements) < settings.record
     if not case.measurements:
         return
     if case.problem or case.skipped or case.unfit or (settings.update and incomplete):
         why = case.problem or (case.unfit.text if case.unfit else "the recording was not finished")
-        _refuse(case, why, _keep(case, session_id, at))
+        _keep(case, why, session_id, at)
         return
-    latest, auto = case.latest, _auto(case)
+    latest, auto = case.latest, None
+    if settings.tolerance == "auto":  # what all runs resolve that the baseline will have
+        before = case.entry.runs if case.entry and not settings.update else ()
+        auto = auto_tolerance([*before, *case.runs], case.prior)
     # Few runs resolve little: an interrupted recording stores no tolerance.
     chosen = None if incomplete else auto
     try:
@@ -81,7 +78,7 @@ def record(
             configuration=latest.configuration,
             work_per_step=latest.work_per_step,
             unit=latest.unit,
-            tolerance=_tolerance(case, chosen),
+            tolerance=case.tolerance if chosen is None else chosen,
             runs=tuple(case.runs),
             ledger=(line,),
         )
@@ -92,7 +89,7 @@ def record(
     except ValueError as error:
         # Only a BaselineError names its file; other values are refused before there is one.
         place = "" if isinstance(error, BaselineError) else f"{case.label}: cannot be stored: "
-        _refuse(case, f"{place}{error}", _keep(case, session_id, at))
+        _keep(case, f"{place}{error}", session_id, at)
         return
     precision = noise_percent(interval(case.runs, case.policy).relative_high, len(case.runs))
     case.recorded = f"recorded {counted(len(case.runs), 'run')}, ± {precision}"
@@ -101,34 +98,15 @@ def record(
         case.recorded += "; its anchor could be compared with nothing any more, and is gone"
     case.quality = baseline_quality(stored.runs, settings.fixed_tolerance or stored.tolerance, case.prior)
     if auto is not None:
-        before = case.entry.tolerance if case.entry else None
-        case.frozen = FrozenTolerance(chosen=auto, stored=stored.tolerance, before=before)
-
-
-def _refuse(case: Case, why: str, kept: str) -> None:
-    measured = counted(len(case.runs), "run")
-    case.problem = f"{why}\nNothing was recorded; what was measured ({measured}) {kept}"
-
-
-def _tolerance(case: Case, chosen: float | None) -> float | None:
-    asked = chosen if chosen is not None else case.settings.fixed_tolerance
-    return asked if asked is not None or case.entry is None else case.entry.tolerance
-
-
-def _auto(case: Case) -> float | None:
-    """Return the value of tolerance="auto" with all runs that the baseline will have; None without "auto"."""
-    if case.settings.tolerance != "auto":
-        return None
-    stored = case.entry.runs if case.entry and not case.settings.update else ()
-    return auto_tolerance([*stored, *case.runs], case.prior)
+        known = case.entry.tolerance if case.entry else None
+        case.frozen = FrozenTolerance(chosen=auto, stored=stored.tolerance, before=known)
 
 
 def refuse_mixture(case: Case) -> None:
     """Say after the first run, not after the last, that it cannot be appended to what is stored."""
-    if case.settings.update or case.entry is None or not case.measurements or case.problem:
+    if case.settings.update or not case.measurements or case.problem:
         return
-    why = case.stale()
-    if why:
+    if why := case.stale():
         case.problem = f"{case.label}: {why}"
 
 
@@ -144,8 +122,8 @@ def refuse_disturbed(case: Case) -> None:
     )
 
 
-def _keep(case: Case, session_id: str, at: str) -> str:
-    """Write the runs to a file of results that `pytest-accel baseline accept` reads; return where they are.
+def _keep(case: Case, why: str, session_id: str, at: str) -> None:
+    """Keep runs that are not recorded in a file of results, which `pytest-accel baseline accept` reads, and say where.
 
     The screen has them where temporary files are on the file system that is full.
     """
@@ -156,11 +134,13 @@ def _keep(case: Case, session_id: str, at: str) -> str:
         exit_status=1,
         version=__version__,
         environments=environments_of([case]),
-        results=(replace(result_of(case, ItemReports()), status=Ending.RECORDED, tolerance=None),),
+        results=(replace(case_result(case, ItemReports()), status=Ending.RECORDED, tolerance=None),),
     )
     text, name = render(session), f"pytest-accel-unsaved-{secrets.token_hex(4)}.json"
     path = Path(tempfile.gettempdir(), name)
+    where = f"follows, since no temporary folder has room for it:\n{text}"
     with suppress(OSError):
         replace_file(path, text.encode())
-        return f"is kept in {path}."
-    return f"follows, since no temporary folder has room for it:\n{text}"
+        where = f"is kept in {path}."
+    measured = counted(len(case.runs), "run")
+    case.problem = f"{why}\nNothing was recorded; what was measured ({measured}) {where}"

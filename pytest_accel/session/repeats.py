@@ -21,7 +21,6 @@ from pytest_accel.session.summary import from_here
 from pytest_accel.session.worker_process import ItemResult
 from pytest_accel.session.workers import Workers
 from pytest_accel.stats.causes import common_causes
-from pytest_accel.stats.environment import Change
 from pytest_accel.stats.gate import Outcome
 from pytest_accel.stats.measurement import Measurement
 from pytest_accel.stats.metric_gates import FEWEST_MEMBERS, PlatformShift, ShiftMember, judge_platform_shift
@@ -38,10 +37,8 @@ class PlatformShifts:
 
     def __init__(self) -> None:
         self.found: dict[str, PlatformShift] = {}
-        self.changes: dict[
-            str, tuple[Change, ...]
-        ] = {}  # of the environment since the baselines: they may explain it
-        self.causes: dict[str, list[str]] = {}  # of the losses of several benchmarks
+        self.notes: dict[str, list[str]] = {}  # what may explain it
+        self.briefs: dict[str, str] = {}
 
     def may_apply(self, cases: Iterable[Case]) -> bool:
         """Whether any platform has benchmarks enough, so that verdicts wait for those of the others."""
@@ -58,39 +55,31 @@ class PlatformShifts:
         """Judge what each platform shares; cases that wait for their verdict are then judged on the rest."""
         groups: dict[str, list[Case]] = {}
         for case in filter(_is_member, cases):
-            groups.setdefault(case.disk_name, []).append(case)
+            if case.disk_name not in self.found:
+                groups.setdefault(case.disk_name, []).append(case)
         for platform, group in groups.items():
-            found = (
-                None if platform in self.found else judge_platform_shift([_member(case) for case in group])
-            )
+            found = judge_platform_shift([_member(case) for case in group])
             if found is None or not found.regressed:
                 continue
             self.found[platform] = found
-            self.changes[platform] = group[0].changes()
-            self.causes[platform] = common_causes(next(iter(each.causes()), None) for each in group)
+            changes = group[0].changes()
+            causes = common_causes(next(iter(each.causes()), None) for each in group)
+            self.briefs[platform] = platform_brief(found, changes, causes)
+            self.notes[platform] = [
+                *(f"  {'cause':<8} {text}" for text in causes),
+                *explanation((), 0.0, changes),
+                "Each benchmark was judged on what it lost beside that.",
+            ]
             for case in group:
                 if case in waiting:
                     case.platform_loss = found.c
                     case.judge()
 
-    def text(self, platform: str) -> str:
-        """Return the text of a platform's failure: what is shared, and what may explain it."""
-        return "\n".join(
-            [
-                platform_line(platform, self.found[platform]),
-                *(f"  {'cause':<8} {text}" for text in self.causes[platform]),
-                *explanation((), 0.0, self.changes[platform]),
-                "Each benchmark was judged on what it lost beside that.",
-            ]
-        )
-
     def reports(self) -> Iterator[pytest.TestReport]:
         for platform, found in self.found.items():
-            path, short = (
-                f"baselines/{platform}",
-                platform_brief(found, self.changes[platform], self.causes[platform]),
-            )
-            yield failed_report(platform, path, self.text(platform), Outcome.REGRESSED, short)
+            path, short = f"baselines/{platform}", self.briefs[platform]
+            text = "\n".join([platform_line(platform, found), *self.notes[platform]])
+            yield failed_report(platform, path, text, Outcome.REGRESSED, short)
 
 
 def _is_member(case: Case) -> bool:
@@ -229,11 +218,6 @@ class Repeats:
             reporter.ensure_newline()
             reporter.write("measured again: ", flush=True)
         reporter.currentfspath = self._line = self.config.rootpath / case.node_id.partition("::")[0]
-
-    def release_all(self) -> None:
-        """Finish all that still wait, when no repeats are left or the session was interrupted."""
-        for case in list(self.waiting):
-            self.release(case)
 
     @property
     def time_note(self) -> str:

@@ -18,7 +18,7 @@ from pytest_accel.session.accel import SESSION_ID
 from pytest_accel.session.case import Case
 from pytest_accel.session.recording import record, refuse_disturbed
 from pytest_accel.session.references import References
-from pytest_accel.session.results import failures, lines_of
+from pytest_accel.session.results import failures, lines_of, place_of
 from pytest_accel.session.worker_process import ItemResult, is_strict_xpass
 from pytest_accel.stats.causes import cause_text, lost
 from pytest_accel.stats.environment import describe, describe_briefly
@@ -94,10 +94,8 @@ class Finisher:
 
 
 def apply_verdict(case: Case, report: pytest.TestReport) -> None:
-    if case.verdict is None:
-        return
     report.user_properties.extend(properties(case))
-    failing = [*map(explain, failures(case)), *case.shortfalls, *case.missed]
+    failing = [*map(explain, failures(case)), *case.unmet]
     if not failing:
         return
     if is_expected_to_fail(report):
@@ -110,7 +108,7 @@ def apply_verdict(case: Case, report: pytest.TestReport) -> None:
 def does_not_fit_report(case: Case, report: pytest.TestReport) -> None:
     """Put what did not fit into the report of a skip; fail where it used to fit."""
     assert case.unfit is not None
-    report.outcome, report.longrepr = "skipped", (*_place(case.item), case.unfit.text)
+    report.outcome, report.longrepr = "skipped", (*place_of(case.item), case.unfit.text)
     apply_verdict(case, report)
 
 
@@ -118,7 +116,7 @@ def fail(report: pytest.TestReport, text: str, item: pytest.Item, short: str = "
     report.outcome = "failed"
     report.sections = []  # of what was captured: torch's compiler alone logs thousands of lines
     # pytest asks for no more of it than FailureText has.
-    report.longrepr = FailureText(text, _place(item), short)  # type: ignore[assignment]
+    report.longrepr = FailureText(text, place_of(item), short)  # type: ignore[assignment]
 
 
 def failure_text(case: Case) -> str:
@@ -141,7 +139,7 @@ def failure_text(case: Case) -> str:
 
 def short_text(case: Case) -> str:
     """Return what pytest's short summary shows: by how much, and the first cause or what changed in the environment."""
-    failing = [*map(brief, failures(case)), *case.shortfalls, *case.missed]
+    failing = [*map(brief, failures(case)), *case.unmet]
     suspected = case.status is not None and VERDICTS[case.status].suspects
     causes = case.causes() if suspected else ()
     why = causes[0].brief if causes else describe_briefly(case.changes()) if suspected else ""
@@ -203,7 +201,7 @@ def _reports_of_recording(case: Case) -> list[pytest.TestReport]:
     """Return reports of an item that ran only in fresh processes."""
     if case.skipped:
         return [
-            _report(case.item, "setup", "skipped", (*_place(case.item), case.skipped)),
+            _report(case.item, "setup", "skipped", (*place_of(case.item), case.skipped)),
             _report(case.item, "teardown"),
         ]
     call = _report(case.item, "call")
@@ -219,11 +217,6 @@ def _reports_of_recording(case: Case) -> list[pytest.TestReport]:
 def _brief_problem(case: Case) -> str:
     """Return why a case gave no measurement, without its name."""
     return case.problem.splitlines()[0].removeprefix(case.label).lstrip(": ")
-
-
-def _place(item: pytest.Item) -> tuple[str, int]:
-    path, line, _ = item.location
-    return path, (line or 0) + 1
 
 
 def _report(
@@ -295,7 +288,7 @@ def _received(config: pytest.Config, plain: Mapping[str, Any]) -> pytest.TestRep
     return report
 
 
-def failed_report(node_id: str, path: str, text: str, status: Status, short: str = "") -> pytest.TestReport:
+def failed_report(node_id: str, path: str, text: str, status: Status, short: str) -> pytest.TestReport:
     """Return a failed report of what is no item here, so that the exit status and JUnit have it too."""
     report = pytest.TestReport(
         nodeid=node_id,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
+from pytest_accel.measure.rounds import PILOT_STEPS
 from pytest_accel.report.columns import METRICS_IN_COLUMNS
 from pytest_accel.report.history import recurring
 from pytest_accel.report.terminal import (
@@ -22,13 +24,13 @@ from pytest_accel.report.terminal import (
 )
 from pytest_accel.report.verdicts import REPLACE_RUNS, fails, word
 from pytest_accel.session.case import Case
-from pytest_accel.session.selection import path_of, suite_of
+from pytest_accel.session.worker_process import cause_of, text_of
 from pytest_accel.stats.environment import Environment
 from pytest_accel.stats.gate import LOSSES, Outcome, Verdict, interval
 from pytest_accel.stats.metric_gates import PlatformShift
 from pytest_accel.stats.quantities import percent
-from pytest_accel.stats.results import Ending, ReportLine, Result, Status, status_of
-from pytest_accel.stats.run import suite_of as suite_of_path
+from pytest_accel.stats.results import Ending, ReportLine, Result, Status, describe_loss_change, status_of
+from pytest_accel.stats.run import suite_of
 
 _TRACEBACK_LINES = 40  # its end says what happened
 _GIT_TIMEOUT_S = 2.0
@@ -50,10 +52,13 @@ class ItemReports:
             first = not self.failed
             self.failed, self.broken = True, self.broken or report.when != "teardown"
             if first:
-                self.text, self.traceback = _failure_text(report)
+                self.text = cause_of(report)
+                shown = report.longreprtext.splitlines()[-_TRACEBACK_LINES:]
+                self.traceback = tuple(line for line in shown if line != self.text)
         elif report.skipped and not self.failed:
+            expected: str | None = getattr(report, "wasxfail", None)
             self.skipped = True
-            self.text = _reason(report)
+            self.text = text_of(report) if expected is None else f"expected to fail: {expected}".rstrip(": ")
 
 
 # --- what there is to say of a case -----------------------------------------------------------------
@@ -74,7 +79,7 @@ def lines_of(case: Case) -> list[ReportLine]:
     return [
         *([ReportLine(text=case.recorded, status=Ending.RECORDED)] if case.recorded else []),
         *map(line_of, failing),
-        *(ReportLine(text=text, status=Ending.FAILED) for text in (*case.shortfalls, *case.missed)),
+        *(ReportLine(text=text, status=Ending.FAILED) for text in case.unmet),
         *map(line_of, others),
         *(ReportLine(text=text) for text in dict.fromkeys(_notes(case))),
     ]
@@ -90,8 +95,8 @@ def _notes(case: Case) -> Iterator[str]:
     for name in now.gates:
         if name not in METRICS_IN_COLUMNS and name in now.run.metrics:
             yield f"{name} {now.run.metrics[name]:.6g}"
-    if change := case.loss_change():
-        yield f"numerics changed: {change}"
+    if change := describe_loss_change([run.loss for run in case.comparable_runs()], now.run.loss):
+        yield f"numerics changed: loss after {PILOT_STEPS} seeded steps {change}"
     if not now.steady:
         yield unsteady(now.run.warmup_s)
     if case.outcome not in LOSSES and case.verdict and case.verdict.slow_group:
@@ -137,23 +142,6 @@ def _recording_notes(case: Case) -> Iterator[str]:
 # --- results ----------------------------------------------------------------------------------------
 
 
-def results_of(
-    cases: Mapping[str, Case],
-    not_run: Sequence[pytest.Item],
-    reported: Mapping[str, ItemReports],
-    vanished: Iterable[str],
-    *,
-    vanished_fail: bool,
-    command: Sequence[str],
-) -> tuple[Result, ...]:
-    """Return the results of benchmarks that this machine can run, cannot run, and no longer has."""
-    return (
-        *(result_of(case, reported.get(case.node_id, ItemReports())) for case in cases.values()),
-        *(_of_item(item, reported[item.nodeid]) for item in not_run if item.nodeid in reported),
-        *(_of_vanished(node_id, command, failed=vanished_fail) for node_id in vanished),
-    )
-
-
 def environments_of(cases: Iterable[Case]) -> dict[str, Environment]:
     """Return the environments of all runs and of the baselines that they were compared with."""
     found: dict[str, Environment] = {}
@@ -167,8 +155,13 @@ def environments_of(cases: Iterable[Case]) -> dict[str, Environment]:
     return found
 
 
-def result_of(case: Case, reported: ItemReports) -> Result:
-    path, line, _ = case.item.location
+def place_of(item: pytest.Item) -> tuple[str, int]:
+    path, line, _ = item.location
+    return path, (line or 0) + 1
+
+
+def case_result(case: Case, reported: ItemReports) -> Result:
+    path, line = place_of(case.item)
     lines, traceback = _explained(case, reported)
     known = Result(
         benchmark=case.node_id,
@@ -181,7 +174,7 @@ def result_of(case: Case, reported: ItemReports) -> Result:
         traceback=traceback,
         key=case.key,
         file=path,
-        line=(line or 0) + 1,
+        line=line,
         duration_s=max(reported.duration_s, case.device_time_s),
         tolerance=case.policy.tolerance,
         verdicts=tuple(case.verdicts),
@@ -221,7 +214,7 @@ def _status(case: Case, reported: ItemReports) -> Status:
 
 def _explained(case: Case, reported: ItemReports) -> tuple[list[ReportLine], tuple[str, ...]]:
     """Return the lines of a case, and the traceback of a failure that is no verdict."""
-    if case.problem or (reported.broken and not (failures(case) or case.shortfalls or case.missed)):
+    if case.problem or (reported.broken and not (failures(case) or case.unmet)):
         first, *rest = (case.problem or reported.text).splitlines() or [""]
         return [ReportLine(text=first, status=Ending.FAILED)], tuple(rest) or reported.traceback
     lines = lines_of(case)
@@ -233,27 +226,27 @@ def _explained(case: Case, reported: ItemReports) -> tuple[list[ReportLine], tup
     return lines, ()
 
 
-def _of_item(item: pytest.Item, reported: ItemReports) -> Result:
+def item_result(item: pytest.Item, reported: ItemReports) -> Result:
     """Return the result of an item that this machine cannot run, or that failed before a platform was chosen."""
-    path, line, _ = item.location
+    path, line = place_of(item)
     status = Ending.FAILED if reported.failed else Ending.SKIPPED
     return Result(
         benchmark=item.nodeid,
-        suite=suite_of(item),
+        suite=suite_of(item.path.as_posix()),
         status=status,
         failed=reported.failed,
         lines=(ReportLine(text=reported.text, status=status),),
         traceback=reported.traceback,
         file=path,
-        line=(line or 0) + 1,
+        line=line,
         duration_s=reported.duration_s,
     )
 
 
-def _of_vanished(node_id: str, command: Sequence[str], *, failed: bool) -> Result:
-    path, vanished = str(path_of(node_id)), Outcome.VANISHED
+def vanished_result(node_id: str, command: Sequence[str], *, failed: bool) -> Result:
+    path, vanished = node_id.partition("::")[0], Outcome.VANISHED
     lines = (ReportLine(text=vanished_text(node_id, command), status=vanished),)
-    suite = suite_of_path(path)
+    suite = suite_of(path)
     return Result(benchmark=node_id, suite=suite, status=vanished, failed=failed, lines=lines, file=path)
 
 
@@ -271,29 +264,13 @@ def platform_result(platform: str, found: PlatformShift, notes: Iterable[str]) -
     )
 
 
-def _failure_text(report: pytest.TestReport) -> tuple[str, tuple[str, ...]]:
-    shown = report.longreprtext.splitlines()
-    crash = getattr(report.longrepr, "reprcrash", None)
-    message = str(crash.message) if crash is not None else "\n".join(shown)
-    first = next(iter(message.splitlines()), "failed")
-    return first, tuple(line for line in shown[-_TRACEBACK_LINES:] if line != first)
-
-
-def _reason(report: pytest.TestReport) -> str:
-    if hasattr(report, "wasxfail"):
-        return f"expected to fail: {report.wasxfail}".rstrip(": ")
-    longrepr = report.longrepr
-    reason = longrepr[2] if isinstance(longrepr, tuple) else str(longrepr or "")
-    return reason.removeprefix("Skipped: ")
-
-
-def revision_of(rootpath: Path, environ: Mapping[str, str]) -> str:
+def revision_of(rootpath: Path) -> str:
     """Return the revision of the tested project: from CI's variables, else from git."""
     for name in _REVISION_VARIABLES:
-        if environ.get(name):
-            return environ[name]
+        if found := os.environ.get(name):
+            return found
     with suppress(OSError, subprocess.SubprocessError):
-        found = subprocess.run(  # fixed words
+        done = subprocess.run(  # fixed words
             ["git", "rev-parse", "--verify", "--quiet", "HEAD"],  # noqa: S607 - the user's own git
             cwd=rootpath,
             capture_output=True,
@@ -301,5 +278,5 @@ def revision_of(rootpath: Path, environ: Mapping[str, str]) -> str:
             check=True,
             timeout=_GIT_TIMEOUT_S,
         )
-        return found.stdout.strip()
+        return done.stdout.strip()
     return ""

@@ -12,11 +12,10 @@ import pytest
 
 from pytest_accel.markers import CATALOGUE, is_benchmark, wanted_platforms
 from pytest_accel.measure.rounds import SynchronizingTimer
-from pytest_accel.options import LAUNCHER_VARIABLES, SETTINGS, Settings
+from pytest_accel.options import LAUNCHER_VARIABLES, SETTINGS
 from pytest_accel.platforms.catalogue import Catalogue, PlatformName
 from pytest_accel.platforms.machine import Machine, detect
 from pytest_accel.stats.run import node_id_of
-from pytest_accel.stats.run import suite_of as suite_of_path
 
 if TYPE_CHECKING:
     from pytest_accel.storage.baselines import BaselineStore
@@ -31,10 +30,10 @@ _NARROWING_OPTIONS = ("keyword", "lf", "ignore", "ignore_glob", "deselect", "ste
 class PlatformSelection:
     """The plugin object that skips, or fails, what this machine cannot run."""
 
-    def __init__(self, config: pytest.Config, settings: Settings, catalogue: Catalogue) -> None:
+    def __init__(self, config: pytest.Config) -> None:
         self.config = config
-        self.settings = settings
-        self.catalogue = catalogue
+        self.settings = config.stash[SETTINGS]
+        self.catalogue = config.stash[CATALOGUE]
         self.ordered = ""  # in a worker: the platform that the session chose
         self.unmet: dict[str, str] = {}  # what this machine lacks for a benchmark, by node id
 
@@ -100,8 +99,7 @@ class PlatformSelection:
 
 def select_platforms(config: pytest.Config, items: Iterable[pytest.Item]) -> PlatformSelection:
     """Start the selection, of a session or of a worker, once benchmarks were collected."""
-    selection = PlatformSelection(config, config.stash[SETTINGS], config.stash[CATALOGUE])
-    config.stash[SELECTION] = selection
+    selection = config.stash[SELECTION] = PlatformSelection(config)
     for item in filter(is_benchmark, items):
         set_timer(item)
     config.pluginmanager.register(selection, "accel-selection")
@@ -132,11 +130,6 @@ def is_launched() -> bool:
 
 def is_xdist_worker(config: pytest.Config) -> bool:
     return hasattr(config, "workerinput")
-
-
-def suite_of(item: pytest.Item) -> str:
-    """Return the name of an item's baseline file: its module without the prefix that pytest needs."""
-    return suite_of_path(item.path.as_posix())
 
 
 def refuse_shared_ids(benchmarks: Iterable[pytest.Item], root: Path) -> None:
@@ -181,13 +174,8 @@ def find_vanished(
     paths = [(config.invocation_params.dir / each).resolve() for each in config.args if "::" not in each]
     root = Path(config.rootpath)
     folders = [path.relative_to(root).as_posix() for path in paths if path.is_relative_to(root)]
-    return sorted(
-        node_id for node_id in gone if any(path_of(node_id).is_relative_to(folder) for folder in folders)
-    )
-
-
-def path_of(node_id: str) -> PurePosixPath:
-    return PurePosixPath(node_id.partition("::")[0])
+    paths_of = {node_id: PurePosixPath(node_id.partition("::")[0]) for node_id in gone}
+    return sorted(node_id for node_id, path in paths_of.items() if any(map(path.is_relative_to, folders)))
 
 
 def _stored_ids(store: BaselineStore, platform: str) -> set[str]:

@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from functools import cache
@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from _pytest.runner import runtestprotocol  # as re-running plugins do; there is no public function
 
-from pytest_accel.markers import CATALOGUE, DEVICE_FIXTURE, GROUP_FIXTURE, is_benchmark, takes
+from pytest_accel.markers import DEVICE_FIXTURE, GROUP_FIXTURE, is_benchmark, takes
 from pytest_accel.measure.locks import LockedError
-from pytest_accel.options import SETTINGS, Settings, baselines_root, data_root, history_file, settings_of
-from pytest_accel.platforms.catalogue import PlatformName
+from pytest_accel.options import SETTINGS, baselines_root, data_root, history_file, settings_of
 from pytest_accel.report.history import SLOW_BEFORE, SLOW_OF
 from pytest_accel.report.terminal import line_text, vanished_text
 from pytest_accel.report.verdicts import VERDICTS, fails, is_resolved, word
@@ -45,7 +44,6 @@ from pytest_accel.session.selection import (
     is_xdist_worker,
     platforms_of,
     refuse_shared_ids,
-    suite_of,
 )
 from pytest_accel.session.summary import Line, unmet_lines, write_lines
 from pytest_accel.session.worker_process import ItemResult, is_strict_xpass, without_traces
@@ -55,6 +53,7 @@ from pytest_accel.stats.gate import Outcome
 from pytest_accel.stats.measurement import Measurement
 from pytest_accel.stats.quantities import counted
 from pytest_accel.stats.results import ReportLine, Status
+from pytest_accel.stats.run import suite_of
 from pytest_accel.storage.baselines import BaselineError, BaselineStore, runs_of_platform
 
 if TYPE_CHECKING:  # SQLite is loaded only where it is needed
@@ -71,13 +70,11 @@ NOTHING_MEASURED = "--accel-require: this session measured nothing; a gate that 
 def register_session(
     config: pytest.Config, items: list[pytest.Item], selection: PlatformSelection
 ) -> BenchmarkSession:
-    settings = config.stash[SETTINGS]
     if any(map(is_benchmark, items)):
         _refuse_switched_off(config)
-        data_root(settings, config)  # refuses a folder that does not exist
+        data_root(config.stash[SETTINGS], config)  # refuses a folder that does not exist
     config.stash[SESSION_ID] = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
-    collected = {item.nodeid: platforms_of(item, config.stash[CATALOGUE]) for item in items}
-    session = BenchmarkSession(config, settings, selection, collected)
+    session = BenchmarkSession(config, items, selection)
     config.pluginmanager.register(session, "accel-session")
     return session
 
@@ -110,35 +107,32 @@ def signals_as_interrupts() -> Iterator[None]:
             taken_s = time.monotonic()
             raise KeyboardInterrupt(signal.Signals(number).name)
 
-    main = threading.current_thread() is threading.main_thread()
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if main else ()
-    before = {number: signal.getsignal(number) for number in signals}
-    ours = [number for number in signals if before[number] in (signal.SIG_DFL, signal.default_int_handler)]
-    for number in ours:
+    is_main = threading.current_thread() is threading.main_thread()
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if is_main else ()
+    defaults = (signal.SIG_DFL, signal.default_int_handler)
+    before = {number: found for number in signals if (found := signal.getsignal(number)) in defaults}
+    for number in before:
         signal.signal(number, interrupt)
     try:
         yield
     finally:
-        for number in ours:
-            signal.signal(number, before[number])
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class BenchmarkSession:
     """Registered under the name `accel-session`."""
 
     def __init__(
-        self,
-        config: pytest.Config,
-        settings: Settings,
-        selection: PlatformSelection,
-        collected: Mapping[str, list[PlatformName]],
+        self, config: pytest.Config, items: Iterable[pytest.Item], selection: PlatformSelection
     ) -> None:
         self.config = config
-        self.settings = settings
+        self.settings = settings = config.stash[SETTINGS]
         self.selection = selection
         self.store = BaselineStore(baselines_root(settings, config.rootpath))
         self.cases: dict[str, Case] = {}
-        self.collected = collected  # before deselection, with the platforms they are marked with
+        # Before deselection, with the platforms they are marked with.
+        self.collected = {item.nodeid: platforms_of(item, selection.catalogue) for item in items}
         self.vanished: list[str] = []
         self.workers = Workers(config)
         self.references = References(self.store.root, config.rootpath, settings)
@@ -180,7 +174,7 @@ class BenchmarkSession:
             platform = self.selection.choose(item)
             if platform is None:
                 continue  # its set-up will report what is missing
-            disk_name, suite = self.selection.machine.disk_name(platform), suite_of(item)
+            disk_name, suite = self.selection.machine.disk_name(platform), suite_of(item.path.as_posix())
             try:
                 baseline = read(disk_name, suite)
             except BaselineError as error:
@@ -223,17 +217,14 @@ class BenchmarkSession:
 
     def shape_of(self, item: pytest.Item) -> WorkerShape | None:
         """Return the shape of the workers that run an item; None where it runs in this process."""
-        case = self.cases.get(item.nodeid)
-        if case is not None:
-            shape = shape_of(case.platform, case.settings)
-            return shape if shape.process_group or not self.in_process else None
-        if is_xdist_worker(self.config) or not takes(item, GROUP_FIXTURE):
+        is_case = item.nodeid in self.cases
+        if not is_case and (is_xdist_worker(self.config) or not takes(item, GROUP_FIXTURE)):
             return None
         platform = self.selection.choose(item)
         if platform is None:
             return None
         shape = shape_of(platform, settings_of(item))
-        return shape if shape.process_group else None
+        return shape if shape.process_group or (is_case and not self.in_process) else None
 
     def run_here(self, item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
         platform = self.cases[item.nodeid].platform
@@ -301,20 +292,17 @@ class BenchmarkSession:
             case.unfit = unfit
             case.judge()
             does_not_fit_report(case, skipped)
-        elif call is not None and (call.passed or is_strict_xpass(call)):
-            self.conclude_call(case, call)
-
-    def conclude_call(self, case: Case, report: pytest.TestReport) -> None:
-        measurement = case.item.stash.get(MEASUREMENT, None)
-        if measurement is not None:
+        elif call is None or not (call.passed or is_strict_xpass(call)):
+            return
+        elif (measurement := case.item.stash.get(MEASUREMENT, None)) is not None:
             case.add(measurement)
             case.past = self.past_of(case)
             case.judge()
             if not case.undecided:
-                self.finisher.apply(case, report)
+                self.finisher.apply(case, call)
         elif not case.item.stash.get(MEASURING_OFF, False):
             fail(
-                report,
+                call,
                 f"{case.label} takes `accel` but measured nothing: {CALL_MEASURE}, "
                 "or take accel_device where only the device is needed",
                 case.item,
@@ -346,7 +334,8 @@ class BenchmarkSession:
             self.repeats.measure(session)
         finally:
             self.workers.close()
-            self.repeats.release_all()
+            for case in list(self.repeats.waiting):  # no repeats are left, or the session was interrupted
+                self.repeats.release(case)
             for report in self.repeats.shifts.reports():
                 self.config.hook.pytest_runtest_logreport(report=report)
         self.report_vanished()

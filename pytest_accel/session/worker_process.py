@@ -46,7 +46,7 @@ class ItemResult:
     cause: str = ""  # the same in one line
     when: str = ""  # the first phase that did not pass
     xfailed: bool = False
-    printed: str = ""  # by an item that failed
+    printed: str = ""  # by an item that failed; a group that did not complete shows it
     reports: tuple[Mapping[str, Any], ...] = ()
     measurement: Measurement | None = None
     measuring_off: bool = False
@@ -113,10 +113,7 @@ class WorkerProcess:
             sys.stderr.write(f"{report.longreprtext}\n")
 
     def pytest_warning_recorded(
-        self,
-        warning_message: warnings.WarningMessage,
-        when: str,
-        location: tuple[str, int, str] | None,
+        self, warning_message: warnings.WarningMessage, when: str, location: tuple[str, int, str] | None
     ) -> None:
         """Keep the warnings of an item for the summary of the session."""
         if when == "runtest":
@@ -189,8 +186,8 @@ class WorkerProcess:
                     "outcome": report.outcome,
                     "when": report.when,
                     "xfailed": hasattr(report, "wasxfail"),
-                    "text": _text(report),
-                    "cause": _cause(report),
+                    "text": text_of(report),
+                    "cause": cause_of(report),
                     # The last report has the sections of those before it.
                     "printed": "".join(
                         f"--- {title} ---\n{text.rstrip()}\n" for title, text in self._reports[-1].sections
@@ -238,16 +235,16 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever a test left in its pro
     return str(value).encode(errors="backslashreplace").decode()  # half a surrogate pair is no text
 
 
-def _text(report: pytest.TestReport) -> str:
+def text_of(report: pytest.TestReport) -> str:
     if isinstance(report.longrepr, tuple):  # a skip: path, line, reason
         return report.longrepr[2].removeprefix("Skipped: ")
     return report.longreprtext
 
 
-def _cause(report: pytest.TestReport) -> str:
+def cause_of(report: pytest.TestReport) -> str:
     """Return the error in one line, as in pytest's short summary."""
     crash = getattr(report.longrepr, "reprcrash", None)
-    lines = (crash.message if crash else _text(report)).strip().splitlines()
+    lines = (crash.message if crash else text_of(report)).strip().splitlines()
     return lines[0] if lines else report.outcome
 
 

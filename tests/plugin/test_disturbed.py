@@ -24,7 +24,7 @@ def disturbed(request, monkeypatch):
         runs = Path(f"runs-{name}")
         number = len(runs.read_text()) if runs.exists() else 0
         runs.write_text("x" * (number + 1))
-        invalid = "throttled (HW thermal, 34 % of the window)" if number in RUNS.get(name, ()) else ""
+        invalid = ("throttled (HW thermal, 34 % of the window)",) if number in RUNS.get(name, ()) else ()
         return replace(seen(self, steps), invalid=invalid, notes=("the fan is loud",))
 
     monkeypatch.setattr(Observation, "observed", observed)

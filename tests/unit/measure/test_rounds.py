@@ -492,13 +492,6 @@ class TestPlan:
         assert plain.steps_per_round <= plan.steps_per_round < plain.steps_per_round + burst
         assert MIN_ROUNDS <= plan.rounds <= MAX_ROUNDS
 
-    @pytest.mark.parametrize(
-        ("step_s", "budget_s"), [(0.0, 1.0), (-1.0, 1.0), (1.0, 0.0), (1.0, -1.0), (math.nan, 1.0)]
-    )
-    def test_impossible_figures_are_refused(self, step_s, budget_s):
-        with pytest.raises(ValueError, match="cannot be planned"):
-            plan_rounds(step_s, budget_s)
-
 
 def observed(stream, *, max_s: float = 30.0, block_s: float = 0.1) -> DriftDetector:
     """Observe blocks until steady or exhausted; the stream gives mean step times."""

@@ -89,7 +89,7 @@ def observe(clock, meter, *, seconds=4.0, steps=10, ranks=None):
 def test_energy_is_the_difference_over_the_window(clock):
     meter = Meter(50.0, 450.0, power_w=100.0)
     found = observe(clock, meter)
-    assert found.metrics == pytest.approx(
+    assert found.figures == pytest.approx(
         {
             "energy_j": 400.0,
             "energy_per_step_j": 40.0,
@@ -98,25 +98,25 @@ def test_energy_is_the_difference_over_the_window(clock):
             "power_peak_w": 100.0,
         }
     )
-    assert (found.invalid, found.notes, found.no_energy) == ("", (), "")
+    assert (found.invalid, found.notes, found.no_energy) == ((), (), "")
     assert meter.closed == 1
 
 
 def test_counter_that_goes_backwards_gives_no_energy_and_a_reason(clock):
     found = observe(clock, Meter(450.0, 50.0))
-    assert "energy_j" not in found.metrics
+    assert "energy_j" not in found.figures
     assert "package-0" in found.no_energy
 
 
 def test_missing_sensors_are_the_reason_for_no_energy(clock, monkeypatch):
     monkeypatch.setattr(observation, "open_sources", lambda devices, more=(): ())
     found = observe(clock, Meter(0.0, 0.0))
-    assert (found.metrics, found.no_energy) == ({}, "nothing here counts it")
+    assert (found.figures, found.no_energy) == ({}, "nothing here counts it")
 
 
 @pytest.mark.parametrize(("rank", "reads"), [(0, True), (1, False)])
 def test_lowest_rank_of_a_node_reads_its_sensors(clock, rank, reads):
-    other = (platform.node(), [4711], ("nvidia", "GPU-b", 1))
+    other = (platform.node(), [4711], DetectedDevice(vendor="nvidia", uuid="GPU-b", index=1))
     asked = []
     observation = Observation(config(Meter(0.0, 0.0), asked=asked), None, Ranks(rank, other))
     assert bool(asked) is reads
@@ -125,7 +125,7 @@ def test_lowest_rank_of_a_node_reads_its_sensors(clock, rank, reads):
         clock.now_s += 1
         observation.end()
         found = observation.observed(1)
-    assert bool(found.no_energy or found.metrics) is reads  # the other one has nothing to say
+    assert bool(found.no_energy or found.figures) is reads  # the other one has nothing to say
 
 
 def test_each_node_reads_its_sensors(clock):
@@ -155,13 +155,13 @@ def test_hook_that_raises_is_noted(clock, monkeypatch):
 
 def test_reset_counter_is_noted_and_samples_are_used(clock):
     found = observe(clock, Meter(1000.0, 1.0, power_w=100.0))  # it was reset: the samples are taken
-    assert found.metrics["energy_j"] == pytest.approx(400.0)
+    assert found.figures["energy_j"] == pytest.approx(400.0)
     assert any("package-0" in note for note in found.notes)
 
 
 def test_device_rail_without_a_device_is_the_reason_for_no_energy(clock):
     found = observe(clock, Meter(0.0, 400.0, rail=GPU0))
-    assert "energy_j" not in found.metrics
+    assert "energy_j" not in found.figures
     assert "scope 'device'" in found.no_energy
 
 
@@ -212,6 +212,6 @@ def test_throttled_amd_gpu_makes_a_run_invalid(monkeypatch):
         observed.begin()
         observed.end()
         found = observed.observed(steps=1)
-    assert found.invalid == "throttled (HW thermal, 100 % of the window)"
-    assert found.metrics["temperature_c"] == 99
+    assert found.invalid == ("throttled (HW thermal, 100 % of the window)",)
+    assert found.figures["temperature_c"] == 99
     assert smi.open == 0

@@ -1,4 +1,4 @@
-"""Optimizers by name, in the fastest implementation that the device has; parameter groups and gradient clipping."""
+"""Optimizers by name, in the fastest implementation that the device has; parameter groups."""
 
 from __future__ import annotations
 
@@ -125,16 +125,6 @@ def _by_factor(named: Mapping[str, Any], lr_scale: Mapping[str, float]) -> dict[
                 f"Here they begin with: {', '.join(begins)}."
             )
     return groups
-
-
-def clip_gradients(parameters: Iterable[Any], largest: float) -> None:
-    """Scale all gradients down to one norm, where theirs is larger, without waiting for the device."""
-    parameters = list(parameters)
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    norm = torch.nn.utils.get_total_norm(gradients, foreach=True)
-    if hasattr(norm, "full_tensor"):  # of shards: every rank has a part of it
-        norm = norm.full_tensor()
-    torch.nn.utils.clip_grads_with_norm_(parameters, largest, norm, foreach=True)
 
 
 def _zero_momentum(sgd: Any) -> None:

@@ -19,21 +19,16 @@ if TYPE_CHECKING:
 class Precision:
     """A policy: what is computed in which type, and which backend flags that takes."""
 
-    name: str
-    compute: str  # the torch dtype that matrix products and convolutions run in
+    dtype: torch.dtype  # of matrix products and convolutions
     tf32: bool  # may what stays in fp32 run on TF32 units?
     scales_loss: bool = False  # fp16 gradients underflow without a GradScaler
 
     @property
-    def dtype(self) -> torch.dtype:
-        return getattr(torch, self.compute)
-
-    @property
     def is_half(self) -> bool:
-        return self.compute != "float32"
+        return self.dtype != torch.float32
 
     def autocast(self, device: torch.device) -> Any:
-        """Return a context in which a training step runs: weights stay fp32, products run in `compute`."""
+        """Return a context in which a training step runs: weights stay fp32, products run in `dtype`."""
         return torch.autocast(device.type, dtype=self.dtype if self.is_half else None, enabled=self.is_half)
 
     def scaler(self, device: torch.device) -> Any:
@@ -55,10 +50,10 @@ class Precision:
 
 
 PRECISIONS = {
-    "fp32": Precision(name="fp32", compute="float32", tf32=False),
-    "tf32": Precision(name="tf32", compute="float32", tf32=True),
-    "bf16": Precision(name="bf16", compute="bfloat16", tf32=True),
-    "fp16": Precision(name="fp16", compute="float16", tf32=True, scales_loss=True),
+    "fp32": Precision(dtype=torch.float32, tf32=False),
+    "tf32": Precision(dtype=torch.float32, tf32=True),
+    "bf16": Precision(dtype=torch.bfloat16, tf32=True),
+    "fp16": Precision(dtype=torch.float16, tf32=True, scales_loss=True),
 }
 
 

@@ -36,12 +36,6 @@ class GptShape:
     def padded_vocabulary(self) -> int:
         return -(-self.vocabulary // PAD_TO) * PAD_TO
 
-    @property
-    def parameters(self) -> int:
-        block = 12 * self.width**2 + 4 * self.width
-        words = self.padded_vocabulary * self.width
-        return self.layers * block + (1 if self.tied else 2) * words + 2 * self.width
-
 
 GPT_SHAPES = {
     "gpt-tiny": GptShape(layers=4, width=192, heads=6, sequence=128, vocabulary=4096),

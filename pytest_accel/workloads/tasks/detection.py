@@ -15,10 +15,11 @@ from math import prod
 from operator import itemgetter
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from pytest_accel.workloads.config import MEMORY_FORMATS, Configuration, Loss, StepConfig
@@ -28,10 +29,6 @@ from pytest_accel.workloads.data.pixels import decode_on_host, resize_on_host, s
 from pytest_accel.workloads.data.sources import Batch
 from pytest_accel.workloads.input_pipeline import InputPipeline, ModelInfo, Plan, Sizes, shape_name
 from pytest_accel.workloads.models.detection import Predictions, Scenes, Targets, dino_loss
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 Bucket: TypeAlias = tuple[int, int]  # height, width in pixels
 

@@ -70,10 +70,9 @@ class Plan(ABC):
     decoders: ClassVar[tuple[str, ...]] = ("auto",)
     reconstructs: ClassVar[bool] = False  # the target of an input is the input
     classes: ClassVar[int | None] = None  # that a model must have at least; None: its output does not tell
-    find: ClassVar[
-        Any
-    ]  # (root, split) -> the real data, or DataMissing; not of those that are always synthetic
-    read: ClassVar[Any]  # (config, data) -> their InputPipeline
+    # Not of plans that are always synthetic: (root, split) -> the real data, or DataMissing; (config, data) -> their pipeline
+    find: ClassVar[Any]
+    read: ClassVar[Any]
 
     @classmethod
     @abstractmethod

@@ -36,15 +36,32 @@ class Precision:
     @contextmanager
     def flags(self, *, cudnn_benchmark: bool) -> Iterator[None]:
         """Set the process-wide backend flags of this policy, and put the old ones back at the end."""
-        with _kept_flags():
+        backends = torch.backends
+        matmul, cudnn = (
+            "highest",
+            True,
+        )  # the defaults: reading raises where the user set the new interface alone
+        with suppress(RuntimeError):
+            matmul = torch.get_float32_matmul_precision()
+        with suppress(RuntimeError):
+            cudnn = backends.cudnn.allow_tf32
+        new = [(switch, switch.fp32_precision) for switch in _new_switches()]
+        benchmark = backends.cudnn.benchmark
+        try:
             torch.set_float32_matmul_precision("high" if self.tf32 else "highest")
-            torch.backends.cudnn.allow_tf32 = self.tf32
-            for switch in _new_switches():
+            backends.cudnn.allow_tf32 = self.tf32
+            for switch, _ in new:
                 # oneDNN on CPUs stays exact: a CPU's "tf32" is not what the policy speaks of.
-                on_cpu = switch is torch.backends.mkldnn.matmul
+                on_cpu = switch is backends.mkldnn.matmul
                 switch.fp32_precision = "tf32" if self.tf32 and not on_cpu else "ieee"
-            torch.backends.cudnn.benchmark = cudnn_benchmark
+            backends.cudnn.benchmark = cudnn_benchmark
             yield
+        finally:
+            torch.set_float32_matmul_precision(matmul)
+            backends.cudnn.allow_tf32 = cudnn
+            for switch, value in new:
+                switch.fp32_precision = value
+            backends.cudnn.benchmark = benchmark
 
 
 PRECISIONS = {
@@ -105,22 +122,3 @@ def _new_switches() -> tuple[Any, ...]:
     if not hasattr(backends, "fp32_precision"):
         return ()
     return (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn, backends.mkldnn.matmul)
-
-
-@contextmanager
-def _kept_flags() -> Iterator[None]:
-    matmul, cudnn = "highest", True  # the defaults: reading raises where the user set the new interface alone
-    with suppress(RuntimeError):
-        matmul = torch.get_float32_matmul_precision()
-    with suppress(RuntimeError):
-        cudnn = torch.backends.cudnn.allow_tf32
-    new = [(switch, switch.fp32_precision) for switch in _new_switches()]
-    benchmark = torch.backends.cudnn.benchmark
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(matmul)
-        torch.backends.cudnn.allow_tf32 = cudnn
-        for switch, value in new:
-            switch.fp32_precision = value
-        torch.backends.cudnn.benchmark = benchmark

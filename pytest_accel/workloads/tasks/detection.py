@@ -49,16 +49,14 @@ class Resizing:
     def resized(self, sizes: NDArray[Any], short_sides: NDArray[Any]) -> NDArray[np.int64]:
         short, long = sizes.min(axis=1), sizes.max(axis=1)
         scale = np.minimum(short_sides / short, self.longest / long)
-        resized: NDArray[np.int64] = np.maximum(1, np.rint(sizes * scale[:, None])).astype(np.int64)
-        return resized
+        return np.maximum(1, np.rint(sizes * scale[:, None])).astype(np.int64)
 
     def bucket_of(self, resized: NDArray[Any]) -> NDArray[np.int64]:
         """Return the number of the smallest bucket that holds each resized image."""
         buckets = np.array(self.buckets)
         fits = (resized[:, None, :] <= buckets).all(axis=2)
         areas = np.where(fits, buckets.prod(axis=1), np.iinfo(np.int64).max)
-        smallest: NDArray[np.int64] = areas.argmin(axis=1)
-        return smallest
+        return areas.argmin(axis=1)
 
 
 # Padding as a share of all pixels, on the sizes of COCO's 5,000 validation images of 2017. Sides are multiples of 32,

@@ -260,25 +260,20 @@ def _box_sizes(kind: Tensor, size: Tensor, aspect: Tensor) -> Tensor:
 
 
 def synthetic_detection(
-    count: int,
-    bucket: Bucket,
-    *,
-    max_gt: int = MAX_GT,
-    generator: torch.Generator,
-    classes: int = COCO_CLASSES,
+    count: int, bucket: Bucket, *, generator: torch.Generator, classes: int = COCO_CLASSES
 ) -> Scenes:
-    """Draw bytes of images that fill their bucket and have at most max_gt objects, on the generator's device."""
+    """Draw bytes of images that fill their bucket and have at most MAX_GT objects, on the generator's device."""
     device = generator.device
 
     def uniform(*shape: int) -> Tensor:
         return torch.rand(shape, generator=generator, device=device)
 
-    sizes = _box_sizes(uniform(count, max_gt), uniform(count, max_gt), uniform(count, max_gt))
-    centers = sizes / 2 + uniform(count, max_gt, 2) * (1 - sizes)
+    sizes = _box_sizes(uniform(count, MAX_GT), uniform(count, MAX_GT), uniform(count, MAX_GT))
+    centers = sizes / 2 + uniform(count, MAX_GT, 2) * (1 - sizes)
     some = 1 + (COUNT_SCALE * (-torch.log1p(-uniform(count))) ** (1 / COUNT_SHAPE)).floor()
     numbers = torch.where(uniform(count) < EMPTY_SHARE, 0, some).to(torch.int64)
-    valid = torch.arange(max_gt, device=device) < numbers[:, None]
-    labels = torch.randint(classes, (count, max_gt), generator=generator, device=device)
+    valid = torch.arange(MAX_GT, device=device) < numbers[:, None]
+    labels = torch.randint(classes, (count, MAX_GT), generator=generator, device=device)
     images = torch.randint(256, (count, 3, *bucket), dtype=torch.uint8, generator=generator, device=device)
     boxes = torch.cat([centers, sizes], dim=2) * valid[..., None]
     extents = torch.tensor(bucket, device=device).expand(count, 2).contiguous()
@@ -291,7 +286,6 @@ class ScenePlan(Plan):
 
     resizing: Resizing  # of photographs; its largest landscape bucket is the shape of synthetic images
     labels: int = COCO_CLASSES  # labels are in range(labels); a model may tell more apart
-    max_gt: int = MAX_GT
     sources: ClassVar[tuple[str, ...]] = ("auto", "synthetic", "loader")
     decoders: ClassVar[tuple[str, ...]] = ("auto", "host")
 
@@ -308,12 +302,10 @@ class ScenePlan(Plan):
 
     @property
     def described(self) -> Configuration:
-        return {"bucket": shape_name(*self.bucket), "labels": self.labels, "max_gt": self.max_gt}
+        return {"bucket": shape_name(*self.bucket), "labels": self.labels, "max_gt": MAX_GT}
 
     def draw(self, random: torch.Generator, dtype: torch.dtype, memory_format: str) -> Batch:
-        drawn = synthetic_detection(
-            self.batch_size, self.bucket, max_gt=self.max_gt, generator=random, classes=self.labels
-        )
+        drawn = synthetic_detection(self.batch_size, self.bucket, generator=random, classes=self.labels)
         return as_scenes(random.device, dtype, memory_format)(drawn)
 
     def loss(self, label_smoothing: float) -> tuple[str, Loss]:

@@ -27,10 +27,12 @@ def data_parallel(model: nn.Module, ranks: Ranks, **options: Any) -> nn.Module:
     """
     if isinstance(ranks, Alone):
         return model
+    from torch.nn.parallel import DistributedDataParallel
+
     device = next(model.parameters()).device
     indices = None if device.type == "cpu" else [device.index]
     # Gradients live in the buckets that are reduced, which saves a copy and its memory.
-    return nn.parallel.DistributedDataParallel(
+    return DistributedDataParallel(
         model, **{"device_ids": indices, "gradient_as_bucket_view": True, **options}
     )
 

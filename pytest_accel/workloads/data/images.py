@@ -82,13 +82,15 @@ def _read_cifar100(root: Path | None, split: files.Split) -> ArrayImages:
     if folder.name == "cifar-100-python":
         from torchvision.datasets import CIFAR100
 
-        with files.reading(folder):
-            try:
+        try:
+            with files.reading(folder):
                 published = CIFAR100(folder.parent, train=split == "train")  # it checks all MD5s
-            except RuntimeError:
-                problem = "not the published files, and another pickle could run code"
-                remedy = "Extract cifar-100-python.tar.gz again. For other images write cifar-100-binary/."
-                raise files.unreadable(folder, problem, remedy) from None
+        except files.DataError:
+            raise
+        except RuntimeError:
+            problem = "not the published files, and another pickle could run code"
+            remedy = "Extract cifar-100-python.tar.gz again. For other images write cifar-100-binary/."
+            raise files.unreadable(folder, problem, remedy) from None
         images = np.ascontiguousarray(published.data.transpose(0, 3, 1, 2))
         return _in_memory(images, published.targets, "cifar100", folder)
     path = folder / f"{split}.bin"

@@ -30,6 +30,7 @@ from pytest_accel.workloads.data import files
 from pytest_accel.workloads.data.loader import ArrayImages, EncodedImages
 
 CIFAR_RECORD_BYTES = 2 + 3 * 32 * 32  # the coarse label, the fine one, then red, green and blue planes
+CIFAR_PICKLE_BYTES = 200_000_000  # more than the published ones; a limit on what is read for its MD5
 MNIST_PREFIX = {"train": "train", "test": "t10k"}
 DIGITS_MAX = 16  # a value counts the inked pixels of a 4 x 4 block
 SPLIT_FOLDERS = {"train": ("train",), "test": ("val", "test")}
@@ -84,10 +85,16 @@ def _read_cifar100(root: Path | None, split: files.Split) -> ArrayImages:
 
         try:
             with files.reading(folder):
+                for path in (folder / name for name in ("train", "test", "meta")):
+                    if path.exists() and not (path.is_file() and path.stat().st_size <= CIFAR_PICKLE_BYTES):
+                        problem = (
+                            f"no file, or more than {CIFAR_PICKLE_BYTES} bytes; the published one is neither"
+                        )
+                        raise files.unreadable(path, problem)
                 published = CIFAR100(folder.parent, train=split == "train")  # it checks all MD5s
-        except files.DataError:
-            raise
-        except RuntimeError:
+        except RuntimeError as error:
+            if isinstance(error, files.DataError):
+                raise
             problem = "not the published files, and another pickle could run code"
             remedy = "Extract cifar-100-python.tar.gz again. For other images write cifar-100-binary/."
             raise files.unreadable(folder, problem, remedy) from None

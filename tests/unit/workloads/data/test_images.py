@@ -124,6 +124,15 @@ def test_only_the_published_cifar_pickle_is_loaded(tmp_path, monkeypatch):
         write_cifar_pickles(folder, patch, **content | {"train": {"data": Attack(mark), "fine_labels": []}})
     assert refused(tmp_path, "cifar100").startswith(f"{folder}: not the published files")
     assert not mark.exists()
+    for path in (folder / "train", folder / "meta"):  # which would be read for minutes, or for ever
+        path.unlink()
+        path.touch()
+        os.truncate(path, 2**40)
+        assert refused(tmp_path, "cifar100").startswith(f"{path}: no file, or more than ")
+        path.unlink()
+        os.mkfifo(path)
+        assert refused(tmp_path, "cifar100").startswith(f"{path}: no file, or more than ")
+        path.unlink()
 
 
 @pytest.mark.parametrize(

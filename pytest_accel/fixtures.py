@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, cast
 
@@ -70,13 +71,9 @@ def world_size(process_group: Ranks) -> int:
 @pytest.fixture
 def ddp(process_group: Ranks) -> Callable[[Any], Any]:
     """`ddp(model)`: the model in DistributedDataParallel; on one device the model itself."""
+    from pytest_accel.workloads.parallel import data_parallel
 
-    def wrap(model: Any, **options: Any) -> Any:  # noqa: ANN401 - torch is untyped here
-        from pytest_accel.workloads.parallel import data_parallel
-
-        return data_parallel(model, process_group, **options)
-
-    return wrap
+    return partial(data_parallel, ranks=process_group)
 
 
 @pytest.fixture
@@ -237,7 +234,4 @@ def accel_batch(accel_device: torch.device, process_group: Ranks) -> Built:
     """`accel_batch("imagenet", batch_size=32)`: a synthetic batch on the device, inputs and targets, for every rank its own."""
     from pytest_accel.workloads.build import make_batch
 
-    def make(data: str, **options: Any) -> Any:  # noqa: ANN401
-        return make_batch(data, device=accel_device, rank=process_group.rank, **options)
-
-    return make
+    return partial(make_batch, device=accel_device, rank=process_group.rank)

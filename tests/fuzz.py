@@ -388,7 +388,12 @@ def read_samples(name: str, root: Path) -> None:
     import torch
 
     from pytest_accel.workloads.data.images import open_images
-    from pytest_accel.workloads.data.loader import BatchRequest, EncodedImages, PhotographReader
+    from pytest_accel.workloads.data.loader import (
+        BatchRequest,
+        EncodedImages,
+        PhotographReader,
+        TrainingOrder,
+    )
     from pytest_accel.workloads.tasks.detection import ONE_SCALE, BucketOrder, open_coco
     from pytest_accel.workloads.tasks.segmentation import CropReader, open_cityscapes
     from pytest_accel.workloads.tasks.text import open_tokens
@@ -398,7 +403,8 @@ def read_samples(name: str, root: Path) -> None:
         sequences.read(range(len(sequences)), torch.device("cpu"))
     elif name == "coco":
         coco = open_coco(root, "train")
-        coco[next(BucketOrder(sizes=coco.sizes, resizing=ONE_SCALE, batch_size=2).requests(augment=True))]
+        share = TrainingOrder(length=len(coco), batch_size=2)
+        coco[next(BucketOrder(sizes=coco.sizes, resizing=ONE_SCALE, share=share).requests(augment=True))]
     else:
         images: Any = (
             open_cityscapes(root, "train") if name == "cityscapes" else open_images(root, name, "train")

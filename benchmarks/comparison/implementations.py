@@ -75,21 +75,18 @@ def plain_optimizer(comparison: Comparison, model: nn.Module, *, default: str) -
     """Return the optimizer of the comparison as torch builds it by default: foreach, not fused."""
     import torch
 
-    from pytest_accel.workloads.optimizers import OPTIMIZERS
+    from pytest_accel.workloads.optimizers import OPTIMIZERS, optimizer_options
 
     wanted = comparison.options
-    chosen = OPTIMIZERS[wanted.get("optimizer", default)]
-    lr = wanted.get("lr", chosen.lr)
-    options: dict[str, float] = dict(chosen.options)
-    if "weight_decay" in wanted:
-        options["weight_decay"] = wanted["weight_decay"]
+    chosen = wanted.get("optimizer", default)
+    options = optimizer_options(chosen, lr=wanted.get("lr"), weight_decay=wanted.get("weight_decay"))
     groups: dict[float, list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             factors = (by for prefix, by in wanted.get("lr_scale", {}).items() if name.startswith(prefix))
             groups.setdefault(next(factors, 1.0), []).append(parameter)
-    members = [{"params": parameters, "lr": lr * factor} for factor, parameters in groups.items()]
-    optimizer: torch.optim.Optimizer = getattr(torch.optim, chosen.torch_name)(members, lr=lr, **options)
+    members = [{"params": parameters, "lr": options["lr"] * factor} for factor, parameters in groups.items()]
+    optimizer: torch.optim.Optimizer = getattr(torch.optim, OPTIMIZERS[chosen].torch_name)(members, **options)
     return optimizer
 
 

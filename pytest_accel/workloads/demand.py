@@ -9,7 +9,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ from pytest_accel.stats.quantities import gibibytes
 from pytest_accel.workloads.config import Loss, StepConfig
 from pytest_accel.workloads.data.files import DataError
 from pytest_accel.workloads.input_pipeline import Plan
-from pytest_accel.workloads.models.gpt import GPT_SHAPES, GptShape
+from pytest_accel.workloads.models.build import build_model, task_of
 from pytest_accel.workloads.optimizers import optimizer_states
 from pytest_accel.workloads.precision import PRECISIONS
 
@@ -212,16 +212,16 @@ def check_fits(config: StepConfig, options: Mapping[str, Any]) -> bool:
 
     Return whether each rank has room for all weights before they are sharded: they then equal those of one device.
     """
-    shape = gpt_shape(config, options)
     memory = device_memory_bytes(config.device)
-    if shape is None or memory is None:
+    if memory is None or task_of(config.model) != "language":
         return True
+    _, info = build_model(config.model, device="meta", **options)
     # Weight, gradient and optimizer states; activations come on top.
     tensors = 2 + optimizer_states(config) if config.training else 1
-    total = shape.parameters * FP32_BYTES * tensors
+    total = info.parameters * FP32_BYTES * tensors
     devices = config.ranks.size if config.sharding else 1
     if total <= memory * devices:
-        return shape.parameters * FP32_BYTES <= UNSHARDED_SHARE * memory
+        return info.parameters * FP32_BYTES <= UNSHARDED_SHARE * memory
     kept, remedy = "weights", "Choose a platform with more memory."
     if config.training:
         kept = "weights, gradients and optimizer states"
@@ -230,16 +230,9 @@ def check_fits(config: StepConfig, options: Mapping[str, Any]) -> bool:
     if devices > 1:
         here = f"{devices} devices like {config.device} have {gibibytes(memory * devices)}"
     raise CannotFit(
-        f"{config.name}: it cannot fit, and nothing was built. {shape.parameters / 1e9:,.1f} billion parameters take "
+        f"{config.name}: it cannot fit, and nothing was built. {info.parameters / 1e9:,.1f} billion parameters take "
         f"{gibibytes(total)} for {kept} alone, and {here}. {remedy}"
     )
-
-
-def gpt_shape(config: StepConfig, options: Mapping[str, Any]) -> GptShape | None:
-    shape = GPT_SHAPES.get(config.name.removeprefix("zoo/"))
-    if shape is None or not {*options} <= {each.name for each in fields(shape)}:  # reported when it is built
-        return None
-    return replace(shape, **options)
 
 
 def device_memory_bytes(device: torch.device) -> int | None:

@@ -69,12 +69,10 @@ class Plan(ABC):
     sources: ClassVar[tuple[str, ...]] = SOURCES
     decoders: ClassVar[tuple[str, ...]] = ("auto",)
     reconstructs: ClassVar[bool] = False  # the target of an input is the input
-    classifies: ClassVar[bool] = False  # has an accuracy
     classes: ClassVar[int | None] = None  # that a model must have at least; None: its output does not tell
-    find: ClassVar[
-        Any
-    ]  # (root, split) -> the real data, or DataMissing; not of those that are always synthetic
-    read: ClassVar[Any]  # (config, data) -> their InputPipeline
+    # Not of plans that are always synthetic: (root, split) -> the real data, or DataMissing; (config, data) -> their pipeline
+    find: ClassVar[Any]
+    read: ClassVar[Any]
 
     @classmethod
     @abstractmethod
@@ -234,19 +232,18 @@ class Plan(ABC):
     @staticmethod
     def loading_configuration(config: StepConfig) -> Configuration:
         """As requested: the number of spare CPUs differs between allocations, and makes no other benchmark."""
-        found: Configuration = {
-            "workers": "auto" if config.workers is None else config.workers,
-            "prefetch": config.prefetch,
-        }
-        if config.cpus is not None:
-            found["loader_cpus"] = config.cpus
-        return found
+        workers = "auto" if config.workers is None else config.workers
+        found: Configuration = {"workers": workers, "prefetch": config.prefetch}
+        return found | ({} if config.cpus is None else {"loader_cpus": config.cpus})
+
+    @staticmethod
+    def data_configuration(config: StepConfig, source: str, *, images: int) -> Configuration:
+        found: Configuration = {"data_source": source, "data_images": images}
+        return found | ({"augment": config.augment} if config.training else {})
 
     @staticmethod
     def files_configuration(config: StepConfig, *, images: int) -> Configuration:
-        found: Configuration = {"data_source": "files", "data_images": images}
-        if config.training:
-            found["augment"] = config.augment
+        found = Plan.data_configuration(config, "files", images=images)
         return found | Plan.loading_configuration(config) | {"decode": "host"}
 
 

@@ -16,7 +16,7 @@ from torch import nn
 from pytest_accel.workloads.build import Parts, assemble, batch_configuration
 from pytest_accel.workloads.config import Loss, OptimizerFactory, StepConfig, Task
 from pytest_accel.workloads.data.sources import Batch
-from pytest_accel.workloads.optimizers import OPTIMIZERS
+from pytest_accel.workloads.optimizers import OPTIMIZERS, optimizer_options
 from pytest_accel.workloads.step import InferStep, Step, TrainStep
 
 # Compiled into the step: gradients of fp16 below 6e-8 are zero.
@@ -81,13 +81,10 @@ class IpuTrainStep(IpuStep, TrainStep):
             raise ValueError(  # noqa: TRY004 - a benchmark's choice, not a caller's type
                 f"optimizer: poptorch has {', '.join(OPTIMIZERS)} for an IPU. Write one of these names."
             )
-        torch_name, rate, options, _ = OPTIMIZERS[optimizer]
-        options = {**options, "lr": rate if config.lr is None else config.lr}
-        if config.weight_decay is not None:
-            options["weight_decay"] = config.weight_decay
+        options = optimizer_options(optimizer, lr=config.lr, weight_decay=config.weight_decay)
         if config.precision == "fp16":
             options["loss_scaling"] = LOSS_SCALING
-        built = getattr(poptorch.optim, torch_name)([*named.values()], **options)
+        built = getattr(poptorch.optim, OPTIMIZERS[optimizer].torch_name)([*named.values()], **options)
         return built, {"optimizer": optimizer, "optimizer_kernel": "poptorch", **options}
 
     def _compile_forward(self, parts: Parts, loss_function: Loss) -> Loss:

@@ -24,7 +24,7 @@ from pytest_accel.workloads.config import Model, StepOptions, TrainOptions
 from pytest_accel.workloads.data.files import DataError
 from pytest_accel.workloads.precision import PRECISIONS
 from pytest_accel.workloads.step import InferStep, Step, TrainStep
-from pytest_accel.workloads.tasks.images import evaluation_batches
+from pytest_accel.workloads.tasks.images import ImagePlan, evaluation_batches
 
 PERCENTILES = (50, 90, 99)
 
@@ -327,7 +327,8 @@ def train_epochs(
 
 
 def has_test_set(step: Step) -> bool:
-    return step.evaluates and step.parts.pipeline.order is not None and step.parts.plan.classifies
+    plan, order = step.parts.plan, step.parts.pipeline.order
+    return step.evaluates and order is not None and isinstance(plan, ImagePlan) and not plan.reconstructs
 
 
 def steps_for_epochs(step: Step, epochs: int, epoch_size: int | None) -> int:

@@ -1,4 +1,4 @@
-"""Optimizers by name, in the fastest implementation that the device has; parameter groups and gradient clipping."""
+"""Optimizers by name, in the fastest implementation that the device has; parameter groups."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ FUSED_DEVICES = ("cuda", "cpu", "xpu", "mps")
 
 class NamedOptimizer(NamedTuple):
     torch_name: str
-    lr: float
     options: Mapping[str, float]
     states: int  # tensors that it keeps of each parameter, of the same size
 
 
 OPTIMIZERS = {
-    "sgd": NamedOptimizer("SGD", 0.01, {"momentum": 0.9, "weight_decay": 1e-4}, states=1),
-    "adam": NamedOptimizer("Adam", 1e-4, {}, states=2),
-    "adamw": NamedOptimizer("AdamW", 1e-4, {"weight_decay": 0.01}, states=2),
+    "sgd": NamedOptimizer("SGD", {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-4}, states=1),
+    "adam": NamedOptimizer("Adam", {"lr": 1e-4}, states=2),
+    "adamw": NamedOptimizer("AdamW", {"lr": 1e-4, "weight_decay": 0.01}, states=2),
 }
 
 
@@ -58,6 +57,12 @@ def optimizer_states(config: StepConfig) -> int:
     return OPTIMIZERS["adamw" if config.optimizer == "auto" else config.optimizer].states
 
 
+def optimizer_options(name: str, *, lr: float | None, weight_decay: float | None) -> dict[str, float]:
+    """Return the options of a named optimizer: those that are given, else its own."""
+    given = {"lr": lr, "weight_decay": weight_decay}
+    return {**OPTIMIZERS[name].options, **{key: value for key, value in given.items() if value is not None}}
+
+
 def build_optimizer(
     optimizer: str | OptimizerFactory,
     parameters: Iterable[Any],
@@ -75,16 +80,14 @@ def build_optimizer(
     if not isinstance(optimizer, str):
         built = optimizer(parameters)
         return built, {"optimizer": callable_name(optimizer), "lr": built.param_groups[0]["lr"]}
-    name, own_lr, options, _ = OPTIMIZERS[optimizer]
-    rate = own_lr if lr is None else lr
-    if weight_decay is not None:
-        options = {**options, "weight_decay": weight_decay}
+    name = OPTIMIZERS[optimizer].torch_name
+    options = optimizer_options(optimizer, lr=lr, weight_decay=weight_decay)
     fused = device.type in FUSED_DEVICES and not (sharded and name == "SGD")
     kernel = "fused" if fused else "foreach"
-    built = getattr(torch.optim, name)(parameters, lr=rate, **options, **{kernel: True})
+    built = getattr(torch.optim, name)(parameters, **options, **{kernel: True})
     if name == "SGD":
         _zero_momentum(built)
-    return built, {"optimizer": optimizer, "optimizer_kernel": kernel, "lr": rate}
+    return built, {"optimizer": optimizer, "optimizer_kernel": kernel, "lr": options["lr"]}
 
 
 def build_step_optimizer(
@@ -93,7 +96,7 @@ def build_step_optimizer(
     """Return the optimizer of named parameters, in groups where their learning rates differ, and its configuration."""
     parameters: Iterable[Any] = named.values()
     if config.lr_scale and isinstance(optimizer, str):
-        rate = OPTIMIZERS[optimizer].lr if config.lr is None else config.lr
+        rate = OPTIMIZERS[optimizer].options["lr"] if config.lr is None else config.lr
         parameters = [
             {"params": members, "lr": rate * factor}
             for factor, members in _by_factor(named, config.lr_scale).items()
@@ -125,16 +128,6 @@ def _by_factor(named: Mapping[str, Any], lr_scale: Mapping[str, float]) -> dict[
                 f"Here they begin with: {', '.join(begins)}."
             )
     return groups
-
-
-def clip_gradients(parameters: Iterable[Any], largest: float) -> None:
-    """Scale all gradients down to one norm, where theirs is larger, without waiting for the device."""
-    parameters = list(parameters)
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    norm = torch.nn.utils.get_total_norm(gradients, foreach=True)
-    if hasattr(norm, "full_tensor"):  # of shards: every rank has a part of it
-        norm = norm.full_tensor()
-    torch.nn.utils.clip_grads_with_norm_(parameters, largest, norm, foreach=True)
 
 
 def _zero_momentum(sgd: Any) -> None:

@@ -6,7 +6,7 @@ Weights are gathered in the precision of the step, so there is no autocast; grad
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,9 +15,7 @@ from pytest_accel.measure.arguments import unknown_value
 from pytest_accel.measure.rounds import Alone, Ranks
 from pytest_accel.workloads.config import StepConfig
 from pytest_accel.workloads.input_pipeline import ModelTask, rank_seed
-
-if TYPE_CHECKING:
-    from pytest_accel.workloads.precision import Precision
+from pytest_accel.workloads.precision import Precision
 
 SHARDINGS = ("fsdp",)
 

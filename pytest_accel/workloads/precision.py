@@ -2,38 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from pytest_accel.measure.arguments import unknown_value
 from pytest_accel.platforms.catalogue import ALTERNATIVES
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
     """A policy: what is computed in which type, and which backend flags that takes."""
 
-    name: str
-    compute: str  # the torch dtype that matrix products and convolutions run in
+    dtype: torch.dtype  # of matrix products and convolutions
     tf32: bool  # may what stays in fp32 run on TF32 units?
     scales_loss: bool = False  # fp16 gradients underflow without a GradScaler
 
     @property
-    def dtype(self) -> torch.dtype:
-        return getattr(torch, self.compute)
-
-    @property
     def is_half(self) -> bool:
-        return self.compute != "float32"
+        return self.dtype != torch.float32
 
     def autocast(self, device: torch.device) -> Any:
-        """Return a context in which a training step runs: weights stay fp32, products run in `compute`."""
+        """Return a context in which a training step runs: weights stay fp32, products run in `dtype`."""
         return torch.autocast(device.type, dtype=self.dtype if self.is_half else None, enabled=self.is_half)
 
     def scaler(self, device: torch.device) -> Any:
@@ -43,22 +36,39 @@ class Precision:
     @contextmanager
     def flags(self, *, cudnn_benchmark: bool) -> Iterator[None]:
         """Set the process-wide backend flags of this policy, and put the old ones back at the end."""
-        with _kept_flags():
+        backends = torch.backends
+        matmul, cudnn = (
+            "highest",
+            True,
+        )  # the defaults: reading raises where the user set the new interface alone
+        with suppress(RuntimeError):
+            matmul = torch.get_float32_matmul_precision()
+        with suppress(RuntimeError):
+            cudnn = backends.cudnn.allow_tf32
+        new = [(switch, switch.fp32_precision) for switch in _new_switches()]
+        benchmark = backends.cudnn.benchmark
+        try:
             torch.set_float32_matmul_precision("high" if self.tf32 else "highest")
-            torch.backends.cudnn.allow_tf32 = self.tf32
-            for switch in _new_switches():
+            backends.cudnn.allow_tf32 = self.tf32
+            for switch, _ in new:
                 # oneDNN on CPUs stays exact: a CPU's "tf32" is not what the policy speaks of.
-                on_cpu = switch is torch.backends.mkldnn.matmul
+                on_cpu = switch is backends.mkldnn.matmul
                 switch.fp32_precision = "tf32" if self.tf32 and not on_cpu else "ieee"
-            torch.backends.cudnn.benchmark = cudnn_benchmark
+            backends.cudnn.benchmark = cudnn_benchmark
             yield
+        finally:
+            torch.set_float32_matmul_precision(matmul)
+            backends.cudnn.allow_tf32 = cudnn
+            for switch, value in new:
+                switch.fp32_precision = value
+            backends.cudnn.benchmark = benchmark
 
 
 PRECISIONS = {
-    "fp32": Precision(name="fp32", compute="float32", tf32=False),
-    "tf32": Precision(name="tf32", compute="float32", tf32=True),
-    "bf16": Precision(name="bf16", compute="bfloat16", tf32=True),
-    "fp16": Precision(name="fp16", compute="float16", tf32=True, scales_loss=True),
+    "fp32": Precision(dtype=torch.float32, tf32=False),
+    "tf32": Precision(dtype=torch.float32, tf32=True),
+    "bf16": Precision(dtype=torch.bfloat16, tf32=True),
+    "fp16": Precision(dtype=torch.float16, tf32=True, scales_loss=True),
 }
 
 
@@ -112,22 +122,3 @@ def _new_switches() -> tuple[Any, ...]:
     if not hasattr(backends, "fp32_precision"):
         return ()
     return (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn, backends.mkldnn.matmul)
-
-
-@contextmanager
-def _kept_flags() -> Iterator[None]:
-    matmul, cudnn = "highest", True  # the defaults: reading raises where the user set the new interface alone
-    with suppress(RuntimeError):
-        matmul = torch.get_float32_matmul_precision()
-    with suppress(RuntimeError):
-        cudnn = torch.backends.cudnn.allow_tf32
-    new = [(switch, switch.fp32_precision) for switch in _new_switches()]
-    benchmark = torch.backends.cudnn.benchmark
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(matmul)
-        torch.backends.cudnn.allow_tf32 = cudnn
-        for switch, value in new:
-            switch.fp32_precision = value
-        torch.backends.cudnn.benchmark = benchmark

@@ -43,7 +43,7 @@ from pytest_accel.workloads.data.sources import Batch, BatchSource, RotatingSour
 from pytest_accel.workloads.demand import Demand, count, demand_of, explained_out_of_memory
 from pytest_accel.workloads.input_pipeline import rank_seed
 from pytest_accel.workloads.models.gpt import attention_backend
-from pytest_accel.workloads.optimizers import OPTIMIZERS, build_step_optimizer, clip_gradients
+from pytest_accel.workloads.optimizers import OPTIMIZERS, build_step_optimizer
 from pytest_accel.workloads.parallel import blocks_of, check_shardable, data_parallel, local, shard
 from pytest_accel.workloads.precision import PRECISIONS, check_precision
 
@@ -303,7 +303,7 @@ class TrainStep(Step):
     def _update(self) -> None:
         if self._config.clip is not None:
             self._scaler.unscale_(self._optimizer)
-            clip_gradients(self._trainable, self._config.clip)
+            torch.nn.utils.clip_grad_norm_(self._trainable, self._config.clip, foreach=True)
         self._scaler.step(self._optimizer)
         self._scaler.update()
 

@@ -8,15 +8,14 @@ RuntimeError
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from torch import Tensor
+import numpy as np
+import torch
 
 Split: TypeAlias = Literal["train", "test"]
 
@@ -76,11 +75,8 @@ def reading(where: object) -> Iterator[None]:
         raise unreadable(where, problem, "Check the file and its rights.") from None
 
 
-def read_bytes(path: Path | str) -> Tensor:
+def read_bytes(path: Path | str) -> torch.Tensor:
     """Return the bytes of a file, uint8 in one dimension; DataError where it is missing or empty."""
-    import numpy as np
-    import torch
-
     try:
         with reading(path):
             data = np.fromfile(path, np.uint8)

@@ -11,26 +11,23 @@ import io
 import os
 import re
 import tarfile
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from pytest_accel.measure.arguments import unknown_value
 from pytest_accel.storage.files import replace_file
 from pytest_accel.workloads.data import files
 from pytest_accel.workloads.data.loader import ArrayImages, EncodedImages
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
 
 CIFAR_RECORD_BYTES = 2 + 3 * 32 * 32  # the coarse label, the fine one, then red, green and blue planes
 CIFAR_PICKLE_BYTES = 200_000_000  # more than the published ones; a limit on what is read for its MD5

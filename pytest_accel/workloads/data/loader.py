@@ -15,19 +15,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, count
 from random import Random
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data._utils.signal_handling import _remove_worker_pids
 
 from pytest_accel.workloads.data.files import DataError, read_bytes
 from pytest_accel.workloads.data.pixels import crop_for, crop_on_host, decode_on_host
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 # Has `__getitem__` of a request, as a DataLoader's data set; runs in worker processes and never touches a device
 Reader: TypeAlias = Any

@@ -41,10 +41,9 @@ def _why_not_tuned(config: StepConfig) -> str | None:
 def _is_torchvision_resnet(config: StepConfig) -> bool:
     if callable(config.model) or find_spec("torchvision") is None:
         return False
-    from torchvision import models
+    from torchvision.models import resnet
 
-    known = config.model in models.list_models(module=models)
-    return known and models.get_model_builder(config.model).__module__ == models.resnet.__name__
+    return config.model in resnet.__all__
 
 
 def replace_slow_layers(model: nn.Module, precision: str) -> None:

@@ -8,12 +8,13 @@ bf16). Every replacement keeps the names and parameters of the layer that it rep
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Self, TypeAlias
 
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.nn.utils.fusion import fuse_conv_bn_weights
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
 # Images, weight, and the stride and padding of the convolution
@@ -265,11 +266,6 @@ def fold_batch_norm(convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[torch
     """Return weight and bias of a convolution with its batch norm folded in, computed in fp32 at least."""
     own = convolution.weight.dtype
     kind = torch.promote_types(own, torch.float32)
-    mean, variance, factor, shift = norm.running_mean, norm.running_var, norm.weight, norm.bias
-    weight, bias, mean, variance, factor, shift = (
-        None if each is None else each.detach().to(kind)
-        for each in (convolution.weight, convolution.bias, mean, variance, factor, shift)
-    )
-    found = fuse_conv_bn_weights(weight, bias, mean, variance, norm.eps, factor, shift)
-    weight, shift = (each.detach().to(own) for each in found)
+    fused = fuse_conv_bn_eval(*(deepcopy(each).to(kind) for each in (convolution, norm)))
+    weight, shift = (each.detach().to(own) for each in (fused.weight, fused.bias))
     return weight.contiguous(memory_format=torch.channels_last), shift

@@ -78,7 +78,15 @@ def build_model(
     device, because they are drawn there: an 800 M model takes seconds on a GPU, a minute on a CPU core.
     """
     device = torch.device(device)
-    build, info = _find(model, num_classes=num_classes, image_size=image_size, options=options)
+    if isinstance(model, str):
+        library, _, name = model.rpartition("/")
+        if library not in LIBRARIES:
+            raise _unknown_model(model, [], "has an unknown prefix")
+        arguments = options if num_classes is None else {"num_classes": num_classes, **options}
+        build, info = LIBRARIES[library](name, image_size, arguments)
+    else:
+        build = partial(model, **options)
+        info = ModelInfo(name=callable_name(model), image_size=image_size, own=True)
     try:
         with _seeded(seed, device), device:
             module = build()
@@ -92,20 +100,6 @@ def build_model(
     if not isinstance(module, nn.Module):
         raise TypeError(f"model: {info.name} returned {type(module).__name__}, not an nn.Module.")
     return module.to(device), _described(module, info)
-
-
-def _find(
-    model: Model, *, num_classes: int | None, image_size: int | None, options: dict[str, Any]
-) -> Recipe:
-    if not isinstance(model, str):
-        info = ModelInfo(name=callable_name(model), image_size=image_size, own=True)
-        return partial(model, **options), info
-    if num_classes is not None:
-        options = {"num_classes": num_classes, **options}
-    library, _, name = model.rpartition("/")
-    if library not in LIBRARIES:
-        raise _unknown_model(model, [], "has an unknown prefix")
-    return LIBRARIES[library](name, image_size, options)
 
 
 def _from_torchvision(name: str, image_size: int | None, options: dict[str, Any]) -> Recipe:

@@ -1,6 +1,6 @@
 """A decoder-only transformer on one screen: pre-norm, rotary positions, fused causal attention.
 
-The head shares the embedding's weights (`tied=True`, as in GPT-2 and Megatron). Linear layers have no bias. The vocabulary
+The head shares the embedding's weights, as in GPT-2 and Megatron. Linear layers have no bias. The vocabulary
 is padded to a multiple of 128 for the tensor cores; no token and no target is in the padding. `forward` returns logits in
 the type they were computed in: the loss upcasts them, where a compiler fuses it into the softmax. The residual stream has
 the type of the products, as in Megatron-LM: .973 of the step time of a fp32 stream at 0.8 B on an H200.
@@ -29,18 +29,11 @@ class GptShape:
     heads: int
     sequence: int
     vocabulary: int
-    tied: bool = True
     checkpoint: bool = False
 
     @property
     def padded_vocabulary(self) -> int:
         return -(-self.vocabulary // PAD_TO) * PAD_TO
-
-    @property
-    def parameters(self) -> int:
-        block = 12 * self.width**2 + 4 * self.width
-        words = self.padded_vocabulary * self.width
-        return self.layers * block + (1 if self.tied else 2) * words + 2 * self.width
 
 
 GPT_SHAPES = {
@@ -104,8 +97,7 @@ class GPT(nn.Module):
         self.blocks = nn.ModuleList(GptBlock(shape) for _ in range(shape.layers))
         self.norm = nn.LayerNorm(shape.width)
         self.head = nn.Linear(shape.width, shape.padded_vocabulary, bias=False)
-        if shape.tied:
-            self.head.weight = self.embedding.weight
+        self.head.weight = self.embedding.weight
         for name in ("cos", "sin"):
             angles = torch.empty(shape.sequence, shape.width // shape.heads // 2)
             self.register_buffer(name, angles, persistent=False)
@@ -135,10 +127,10 @@ class GPT(nn.Module):
         return self.head(self.norm(x))
 
 
-def rotary_angles(shape: GptShape, *, base: float = 10000.0) -> tuple[Tensor, Tensor]:
+def rotary_angles(shape: GptShape) -> tuple[Tensor, Tensor]:
     """Return cosine and sine of every position's angles, each (sequence, head width / 2)."""
     half = shape.width // shape.heads // 2
-    frequency = base ** (-torch.arange(half).float() / half)
+    frequency = 10000.0 ** (-torch.arange(half).float() / half)
     angle = torch.outer(torch.arange(shape.sequence).float(), frequency)
     return angle.cos(), angle.sin()
 

@@ -15,23 +15,20 @@ from math import prod
 from operator import itemgetter
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from pytest_accel.workloads.config import MEMORY_FORMATS, Configuration, Loss, StepConfig
 from pytest_accel.workloads.data import files
-from pytest_accel.workloads.data.loader import BatchRequest, mixed_seed, stream_seed
+from pytest_accel.workloads.data.loader import BatchRequest, TrainingOrder, mixed_seed, stream_seed
 from pytest_accel.workloads.data.pixels import decode_on_host, resize_on_host, scale_and_shift
 from pytest_accel.workloads.data.sources import Batch
 from pytest_accel.workloads.input_pipeline import InputPipeline, ModelInfo, Plan, Sizes, shape_name
 from pytest_accel.workloads.models.detection import Predictions, Scenes, Targets, dino_loss
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 Bucket: TypeAlias = tuple[int, int]  # height, width in pixels
 
@@ -52,16 +49,14 @@ class Resizing:
     def resized(self, sizes: NDArray[Any], short_sides: NDArray[Any]) -> NDArray[np.int64]:
         short, long = sizes.min(axis=1), sizes.max(axis=1)
         scale = np.minimum(short_sides / short, self.longest / long)
-        resized: NDArray[np.int64] = np.maximum(1, np.rint(sizes * scale[:, None])).astype(np.int64)
-        return resized
+        return np.maximum(1, np.rint(sizes * scale[:, None])).astype(np.int64)
 
     def bucket_of(self, resized: NDArray[Any]) -> NDArray[np.int64]:
         """Return the number of the smallest bucket that holds each resized image."""
         buckets = np.array(self.buckets)
         fits = (resized[:, None, :] <= buckets).all(axis=2)
         areas = np.where(fits, buckets.prod(axis=1), np.iinfo(np.int64).max)
-        smallest: NDArray[np.int64] = areas.argmin(axis=1)
-        return smallest
+        return areas.argmin(axis=1)
 
 
 # Padding as a share of all pixels, on the sizes of COCO's 5,000 validation images of 2017. Sides are multiples of 32,
@@ -92,7 +87,7 @@ class DetectionRequest(BatchRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BucketOrder:
-    """One rank's endless share of a set whose images differ in size; every image once an epoch, for any world.
+    """One rank's endless share of a shuffled set whose images differ in size; every image once an epoch, for any world.
 
     Each epoch every image gets a short side, and by it a bucket. A bucket that holds enough images for all ranks is a
     step. What an epoch leaves in a bucket comes in the next one: no image is dropped or repeated within its epoch.
@@ -100,21 +95,18 @@ class BucketOrder:
 
     sizes: NDArray[Any]  # (N, 2): height, width of each image
     resizing: Resizing
-    batch_size: int
-    rank: int = 0
-    world: int = 1
-    seed: int = 0
+    share: TrainingOrder
 
     def requests(self, *, augment: bool) -> Iterator[DetectionRequest]:
-        first_seed = stream_seed(self.seed, self.rank)
-        begin = self.rank * self.batch_size
+        batch_size, rank = self.share.batch_size, self.share.rank
+        first_seed = stream_seed(self.share.seed, rank)
         for step, (bucket, taken) in enumerate(self._steps()):
-            indices, sizes = zip(*taken[begin : begin + self.batch_size], strict=True)
+            indices, sizes = zip(*taken[rank * batch_size :][:batch_size], strict=True)
             yield DetectionRequest(
                 bucket=self.resizing.buckets[bucket],
                 indices=indices,
                 sizes=sizes,
-                seed=first_seed + step * self.batch_size if augment else None,
+                seed=first_seed + step * batch_size if augment else None,
             )
 
     def _steps(self) -> Iterator[tuple[int, list[tuple[int, tuple[int, int]]]]]:
@@ -122,7 +114,7 @@ class BucketOrder:
         waiting: list[list[tuple[int, tuple[int, int]]]] = [[] for _ in self.resizing.buckets]
         short_sides = np.array(self.resizing.short_sides)
         for epoch in count():
-            random = torch.Generator().manual_seed(mixed_seed(self.seed, epoch))
+            random = torch.Generator().manual_seed(mixed_seed(self.share.seed, epoch))
             shuffled = torch.randperm(len(self.sizes), generator=random).numpy()
             chosen = torch.randint(len(short_sides), (len(shuffled),), generator=random).numpy()
             resized = self.resizing.resized(self.sizes[shuffled], short_sides[chosen])
@@ -131,17 +123,9 @@ class BucketOrder:
                 shuffled.tolist(), resized.tolist(), buckets.tolist(), strict=True
             ):
                 waiting[bucket].append((index, tuple(size)))
-                if len(waiting[bucket]) == self.world * self.batch_size:
+                if len(waiting[bucket]) == self.share.world * self.share.batch_size:
                     yield bucket, waiting[bucket]
                     waiting[bucket] = []
-
-
-class DetectionBatch(NamedTuple):
-    pixels: Tensor  # uint8 (batch, 3, height, width); zeros where the padding is
-    sizes: Tensor  # int64 (batch, 2): height and width of the image inside
-    boxes: Tensor  # float32 (batch, max_gt, 4); zeros where there is none
-    labels: Tensor  # int64 (batch, max_gt)
-    valid: Tensor  # bool (batch, max_gt): which boxes are real; they come first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -151,7 +135,7 @@ class CocoSet:
     folder: str  # of the images
     names: NDArray[np.str_]
     sizes: NDArray[np.int32]  # (N, 2): height, width in pixels, as the annotations say
-    boxes: NDArray[np.float32]  # (M, 4): as in a DetectionBatch; by image
+    boxes: NDArray[np.float32]  # (M, 4): as in Targets; by image
     labels: NDArray[np.int64]  # (M,): 0 to 79, categories in the order of their ids
     ends: NDArray[np.int64]  # (N,): where the boxes of each image end; it may have none
 
@@ -168,14 +152,13 @@ class CocoSet:
         path = str(Path(self.folder, self.names[index]))
         return decode_on_host(files.read_bytes(path), path)
 
-    def __getitem__(self, wanted: DetectionRequest) -> DetectionBatch:
-        """Decode, resize, mirror and pad the images of a batch."""
+    def __getitem__(self, wanted: DetectionRequest) -> Scenes:
+        """Decode, resize, mirror and pad the images of a batch; they are bytes."""
         how_many, max_gt = len(wanted.indices), self.max_gt
-        batch = DetectionBatch(
-            pixels=torch.zeros(how_many, 3, *wanted.bucket, dtype=torch.uint8),
-            sizes=torch.tensor(wanted.sizes),
-            boxes=torch.zeros(how_many, max_gt, 4),
+        images = torch.zeros(how_many, 3, *wanted.bucket, dtype=torch.uint8)
+        targets = Targets(
             labels=torch.zeros(how_many, max_gt, dtype=torch.int64),
+            boxes=torch.zeros(how_many, max_gt, 4),
             valid=torch.zeros(how_many, max_gt, dtype=torch.bool),
         )
         for place, (index, size) in enumerate(zip(wanted.indices, wanted.sizes, strict=True)):
@@ -185,11 +168,11 @@ class CocoSet:
             if wanted.seed is not None and Random(wanted.seed + place).random() < 0.5:  # noqa: S311 - no secret
                 pixels = pixels.flip(-1)
                 boxes[:, 0] = 1 - boxes[:, 0]
-            batch.pixels[place, :, : size[0], : size[1]] = pixels
-            batch.boxes[place, : len(boxes)] = boxes
-            batch.labels[place, : len(boxes)] = torch.tensor(self.labels[part])
-            batch.valid[place, : len(boxes)] = True
-        return batch
+            images[place, :, : size[0], : size[1]] = pixels
+            targets.boxes[place, : len(boxes)] = boxes
+            targets.labels[place, : len(boxes)] = torch.tensor(self.labels[part])
+            targets.valid[place, : len(boxes)] = True
+        return Scenes(images, torch.tensor(wanted.sizes), targets)
 
 
 def open_coco(root: Path | None, split: files.Split) -> CocoSet:
@@ -277,33 +260,24 @@ def _box_sizes(kind: Tensor, size: Tensor, aspect: Tensor) -> Tensor:
 
 
 def synthetic_detection(
-    count: int,
-    bucket: Bucket,
-    *,
-    max_gt: int = MAX_GT,
-    generator: torch.Generator,
-    classes: int = COCO_CLASSES,
-) -> DetectionBatch:
-    """Draw a batch whose images fill their bucket and have at most max_gt objects, on the generator's device."""
+    count: int, bucket: Bucket, *, generator: torch.Generator, classes: int = COCO_CLASSES
+) -> Scenes:
+    """Draw bytes of images that fill their bucket and have at most MAX_GT objects, on the generator's device."""
     device = generator.device
 
     def uniform(*shape: int) -> Tensor:
         return torch.rand(shape, generator=generator, device=device)
 
-    sizes = _box_sizes(uniform(count, max_gt), uniform(count, max_gt), uniform(count, max_gt))
-    centers = sizes / 2 + uniform(count, max_gt, 2) * (1 - sizes)
+    sizes = _box_sizes(uniform(count, MAX_GT), uniform(count, MAX_GT), uniform(count, MAX_GT))
+    centers = sizes / 2 + uniform(count, MAX_GT, 2) * (1 - sizes)
     some = 1 + (COUNT_SCALE * (-torch.log1p(-uniform(count))) ** (1 / COUNT_SHAPE)).floor()
     numbers = torch.where(uniform(count) < EMPTY_SHARE, 0, some).to(torch.int64)
-    valid = torch.arange(max_gt, device=device) < numbers[:, None]
-    labels = torch.randint(classes, (count, max_gt), generator=generator, device=device)
-    pixels = torch.randint(256, (count, 3, *bucket), dtype=torch.uint8, generator=generator, device=device)
-    return DetectionBatch(
-        pixels=pixels,
-        sizes=torch.tensor(bucket, device=device).expand(count, 2).contiguous(),
-        boxes=torch.cat([centers, sizes], dim=2) * valid[..., None],
-        labels=labels * valid,
-        valid=valid,
-    )
+    valid = torch.arange(MAX_GT, device=device) < numbers[:, None]
+    labels = torch.randint(classes, (count, MAX_GT), generator=generator, device=device)
+    images = torch.randint(256, (count, 3, *bucket), dtype=torch.uint8, generator=generator, device=device)
+    boxes = torch.cat([centers, sizes], dim=2) * valid[..., None]
+    extents = torch.tensor(bucket, device=device).expand(count, 2).contiguous()
+    return Scenes(images, extents, Targets(labels * valid, boxes, valid))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,7 +286,6 @@ class ScenePlan(Plan):
 
     resizing: Resizing  # of photographs; its largest landscape bucket is the shape of synthetic images
     labels: int = COCO_CLASSES  # labels are in range(labels); a model may tell more apart
-    max_gt: int = MAX_GT
     sources: ClassVar[tuple[str, ...]] = ("auto", "synthetic", "loader")
     decoders: ClassVar[tuple[str, ...]] = ("auto", "host")
 
@@ -329,12 +302,10 @@ class ScenePlan(Plan):
 
     @property
     def described(self) -> Configuration:
-        return {"bucket": shape_name(*self.bucket), "labels": self.labels, "max_gt": self.max_gt}
+        return {"bucket": shape_name(*self.bucket), "labels": self.labels, "max_gt": MAX_GT}
 
     def draw(self, random: torch.Generator, dtype: torch.dtype, memory_format: str) -> Batch:
-        drawn = synthetic_detection(
-            self.batch_size, self.bucket, max_gt=self.max_gt, generator=random, classes=self.labels
-        )
+        drawn = synthetic_detection(self.batch_size, self.bucket, generator=random, classes=self.labels)
         return as_scenes(random.device, dtype, memory_format)(drawn)
 
     def loss(self, label_smoothing: float) -> tuple[str, Loss]:
@@ -353,15 +324,9 @@ class ScenePlan(Plan):
         resizing = self.resizing
         if not config.training:  # as detectors are evaluated
             resizing = replace(resizing, short_sides=(max(resizing.short_sides),))
-        order = BucketOrder(
-            sizes=data.sizes,
-            resizing=resizing,
-            batch_size=self.batch_size,
-            rank=config.ranks.rank,
-            world=config.ranks.size,
-            seed=config.seed,
-        )
-        sampler = order.requests(augment=config.augment and config.training)
+        order = self.order(config, length=len(data))
+        buckets = BucketOrder(sizes=data.sizes, resizing=resizing, share=order)
+        sampler = buckets.requests(augment=config.augment and config.training)
         arrive = as_scenes(config.device, config.dtype, config.memory_format)
         return InputPipeline(
             source=self.through_loader(config, data, sampler, arrive),
@@ -372,7 +337,7 @@ class ScenePlan(Plan):
                 "bucket": " ".join(shape_name(*bucket) for bucket in resizing.buckets),
                 "max_gt": data.max_gt,
             },
-            order=self.order(config, length=len(data)),  # for the length of an epoch alone
+            order=order,
             varied=len(resizing.buckets) > 1,
         )
 
@@ -397,19 +362,17 @@ def detection_loss(output: Any, targets: Targets) -> torch.Tensor:
     )
 
 
-def as_scenes(
-    device: torch.device, dtype: torch.dtype, memory_format: str
-) -> Callable[[DetectionBatch], Batch]:
-    """Return a function that turns bytes and boxes on a device into what a detector reads, without waiting."""
+def as_scenes(device: torch.device, dtype: torch.dtype, memory_format: str) -> Callable[[Scenes], Batch]:
+    """Return a function that turns bytes on a device into what a detector and its loss read, without waiting."""
     scale, shift = scale_and_shift(files.IMAGENET_MEAN, files.IMAGENET_STD, device=device, dtype=dtype)
 
-    def arrive(batch: DetectionBatch) -> Batch:
-        pixels, sizes, boxes, labels, valid = batch
+    def arrive(batch: Scenes) -> Batch:
+        pixels, sizes, targets = batch
+        assert targets is not None
         rows, columns = (torch.arange(extent, device=device) for extent in pixels.shape[-2:])
         inside = (rows < sizes[:, :1])[:, :, None] & (columns < sizes[:, 1:])[:, None, :]
         images = torch.addcmul(shift, pixels.to(dtype), scale) * inside[:, None]  # zeros in the padding
-        targets = Targets(labels=labels, boxes=boxes, valid=valid)
-        scenes = Scenes(images.contiguous(memory_format=MEMORY_FORMATS[memory_format]), sizes, targets)
+        scenes = batch._replace(images=images.contiguous(memory_format=MEMORY_FORMATS[memory_format]))
         # Copies for the loss: compiled code is guarded on whether two arguments are the same tensor.
         return scenes, Targets(*(each.clone() for each in targets))
 

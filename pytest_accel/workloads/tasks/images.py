@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -58,10 +59,6 @@ class ImagePlan(Plan):
         )
 
     @property
-    def classifies(self) -> bool:  # type: ignore[override] # a class attribute of the base
-        return not self.reconstructs
-
-    @property
     def described(self) -> Configuration:
         return {"num_classes": self.classes}
 
@@ -90,8 +87,7 @@ class ImagePlan(Plan):
             labels=torch.randint(self.classes, pixels[:1], generator=random),
         )
         order = self.order(config, length=IMAGE_SETS[self.name].train_images)
-        finish = _finish(config, self, augment=False)
-        source = _through_loader(config, drawn, order, finish, image_bytes=size**2 * channels)
+        source = _through_loader(config, self, drawn, order)
         configuration: Configuration = {"data_source": "host-synthetic", **Plan.loading_configuration(config)}
         return InputPipeline(source=source, configuration=configuration)
 
@@ -99,33 +95,26 @@ class ImagePlan(Plan):
         """Return arrays that are resident on the device, or what a loader reads."""
         self._check(config, data)
         augment = config.augment and config.training
-        configuration: Configuration = {"data_images": len(data)}
-        if config.training:
-            configuration["augment"] = augment
         if isinstance(data, loader.ArrayImages):
             order = self.order(config, length=len(data))
-            finish = _finish(config, self, augment=augment)
+            configuration = Plan.data_configuration(config, "resident", images=len(data))
             if config.source != "loader" and config.workers is None:
-                samples = data.images, data.labels
-                source: BatchSource = resident(samples, order, finish, config.device)
-                configuration["data_source"] = "resident"
+                finish = _finish(config, self, augment=augment)
+                source: BatchSource = resident((data.images, data.labels), order, finish, config.device)
             else:
-                size = data.images[0].numel()
-                source = _through_loader(config, data, order, finish, image_bytes=size)
+                source = _through_loader(config, self, data, order, augment=augment)
                 configuration |= {"data_source": "arrays", **Plan.loading_configuration(config)}
             return InputPipeline(source=source, configuration=configuration, order=order)
         order = self.order(config, length=len(data), groups=data.groups)
+        configuration = Plan.files_configuration(config, images=len(data))
+        configuration |= {"data_source": "shards"} if data.groups else {}
         on_device = is_nvidia(config.device.type) and config.decode != "host"  # nvJPEG
         if on_device:
             source = _decoded_on_device(config, self, data, order, augment=augment)
+            configuration["decode"] = "device"
         else:
             reader = loader.PhotographReader(images=data, size=self.shape[1])
-            finish = _finish(config, self, augment=False)  # cropped by the decoding worker
-            size = 3 * self.shape[1] ** 2
-            source = _through_loader(config, reader, order, finish, image_bytes=size, augment=augment)
-        configuration |= Plan.files_configuration(config, images=len(data))
-        configuration |= {"decode": "device"} if on_device else {}
-        configuration |= {"data_source": "shards"} if data.groups else {}
+            source = _through_loader(config, self, reader, order, augment=augment)
         return InputPipeline(source=source, configuration=configuration, order=order, threaded=on_device)
 
     def _check(self, config: StepConfig, data: Images) -> None:
@@ -191,18 +180,23 @@ def _decoded_on_device(
 
 def _through_loader(
     config: StepConfig,
-    reader: loader.Reader,
+    plan: ImagePlan,
+    reader: loader.ArrayImages | loader.PhotographReader,
     order: loader.TrainingOrder,
-    finish: Callable[[Batch], Batch],
     *,
-    image_bytes: int,
     augment: bool = False,
 ) -> BatchSource:
-    """Return pixels through worker processes; small batches for a device come several at once."""
+    """Return pixels through worker processes; small batches for a device come several at once.
+
+    Photographs are cropped by the worker that decodes them, arrays on the device.
+    """
+    in_memory = isinstance(reader, loader.ArrayImages)
     at_once = 1
     if config.device.type != "cpu" and config.workers != 0:
-        at_once = max(1, min(MOST_AT_ONCE, AT_ONCE_BYTES // (order.batch_size * image_bytes)))
-    sampler = order.requests(augment=augment, at_once=at_once)
+        shape = reader.images.shape[1:] if isinstance(reader, loader.ArrayImages) else plan.shape
+        at_once = max(1, min(MOST_AT_ONCE, AT_ONCE_BYTES // (order.batch_size * prod(shape))))
+    sampler = order.requests(augment=augment and not in_memory, at_once=at_once)
+    finish = _finish(config, plan, augment=augment and in_memory)
     source = Plan.through_loader(config, reader, sampler, finish)
     return SplitSource(source, batch_size=order.batch_size, batches=at_once) if at_once > 1 else source
 

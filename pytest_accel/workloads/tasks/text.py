@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -18,10 +19,6 @@ from pytest_accel.workloads.config import Configuration, Loss, StepConfig
 from pytest_accel.workloads.data.files import Split, find_folder, missing, reading, unreadable
 from pytest_accel.workloads.data.sources import Batch, BatchSource
 from pytest_accel.workloads.input_pipeline import InputPipeline, ModelInfo, Plan, Sizes
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 TEXTS = "train.bin"
 SEQUENCE = 384  # tokens of a window, as BERT is fine-tuned (arXiv:1810.04805, section 4.2)

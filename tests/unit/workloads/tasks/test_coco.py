@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_accel.workloads.data.files import DataError, DataMissing
+from pytest_accel.workloads.data.loader import TrainingOrder
 from pytest_accel.workloads.models.detection import corners_px
 from pytest_accel.workloads.tasks.detection import (
     MANY_SCALES,
@@ -66,8 +67,9 @@ def wanted(*indices, sizes, seed=None):
 def objects(coco, index):
     """The boxes of an image in pixels, left, top, right, bottom, and their labels."""
     batch = coco[wanted(index, sizes=[(20, 20)])]
-    corners = corners_px(batch.boxes, torch.tensor(coco.sizes[[index]]))
-    return corners[batch.valid].tolist(), batch.labels[batch.valid].tolist()
+    labels, boxes, valid = batch.targets
+    corners = corners_px(boxes, torch.tensor(coco.sizes[[index]]))
+    return corners[valid].tolist(), labels[valid].tolist()
 
 
 # COCO
@@ -159,20 +161,19 @@ def worlds(draw, resizings=(SMALL, ONE_SIDE)):
     sides = st.integers(1, 100)
     sizes = np.array(draw(st.lists(st.tuples(sides, sides), min_size=1, max_size=40)))
     world = draw(st.integers(1, 5))
-    common = {
-        "sizes": sizes,
-        "resizing": draw(st.sampled_from(resizings)),
-        "batch_size": draw(st.integers(1, 9)),
-        "world": world,
-        "seed": draw(st.integers(0, 2**40)),
-    }
-    return [BucketOrder(rank=rank, **common) for rank in range(world)]
+    resizing = draw(st.sampled_from(resizings))
+    common = {"batch_size": draw(st.integers(1, 9)), "world": world, "seed": draw(st.integers(0, 2**40))}
+    return [order_of(sizes, resizing, rank=rank, **common) for rank in range(world)]
+
+
+def order_of(sizes, resizing, **share):
+    return BucketOrder(sizes=sizes, resizing=resizing, share=TrainingOrder(length=len(sizes), **share))
 
 
 def steps(orders, epochs):
     """What all ranks take at each step, until every image must have come `epochs` times."""
     order = orders[0]
-    per_step, buckets = order.world * order.batch_size, len(order.resizing.buckets)
+    per_step, buckets = order.share.world * order.share.batch_size, len(order.resizing.buckets)
     # Up to a step less one image waits in each bucket, and may wait for many epochs where its bucket is rare.
     most = -(-(epochs + per_step) * len(order.sizes) // per_step) + buckets
     return zip(*(islice(each.requests(augment=False), most) for each in orders), strict=True)
@@ -184,7 +185,7 @@ def test_every_image_comes_once_an_epoch_in_batches_of_one_bucket(orders):
     for ranks in steps(orders, 3):
         assert len({share.bucket for share in ranks}) == 1
         assert {len(share.indices) for share in ranks} == {len(share.sizes) for share in ranks}
-        assert {len(share.indices) for share in ranks} == {orders[0].batch_size}
+        assert {len(share.indices) for share in ranks} == {orders[0].share.batch_size}
         came.update(index for share in ranks for index in share.indices)
     assert min(came[index] for index in range(len(orders[0].sizes))) >= 3
 
@@ -221,7 +222,7 @@ def test_order_follows_the_seed_and_every_short_side_is_drawn():
     sizes = np.array([(30, 40)] * 60)
 
     def batch(seed, epoch, resizing=ONE_SIDE):
-        order = BucketOrder(sizes=sizes, resizing=resizing, batch_size=60, seed=seed)
+        order = order_of(sizes, resizing, batch_size=60, seed=seed)
         return next(islice(order.requests(augment=False), epoch, None))
 
     ways = [batch(*each).indices for each in ((0, 0), (1, 0), (0, 1), (2**32, 0))]
@@ -248,27 +249,30 @@ def test_resized_sizes_are_the_published_ones(size, short, expected):
 
 def test_image_is_at_the_top_left_of_its_bucket_and_normalized(coco):
     batch = coco[wanted(3, 1, sizes=[(30, 90), (60, 40)])]
-    assert [tuple(part.shape) for part in batch] == [(2, 3, *BUCKET), (2, 2), (2, 100, 4), (2, 100), (2, 100)]
-    assert torch.equal(batch.pixels[0, :, :30, :90], coco.pixels(3))  # in its own size
+    assert [tuple(part.shape) for part in (*batch[:2], *batch.targets)] == [
+        *((2, 3, *BUCKET), (2, 2)),
+        *((2, 100), (2, 100, 4), (2, 100)),
+    ]
+    assert torch.equal(batch.images[0, :, :30, :90], coco.pixels(3))  # in its own size
     mask = torch.zeros(2, *BUCKET, dtype=torch.bool)
     mask[0, :30, :90] = mask[1, :60, :40] = True
     scenes, _ = as_scenes(torch.device("cpu"), torch.float32, "channels_last")(batch)
     assert scenes.images.is_contiguous(memory_format=torch.channels_last)
     mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
-    torch.testing.assert_close(scenes.images[1, :, 5, 7], (batch.pixels[1, :, 5, 7] / 255 - mean) / std)
-    for padded in (batch.pixels, scenes.images):
+    torch.testing.assert_close(scenes.images[1, :, 5, 7], (batch.images[1, :, 5, 7] / 255 - mean) / std)
+    for padded in (batch.images, scenes.images):
         assert not (padded * ~mask[:, None]).any()
 
 
 def test_boxes_are_shares_of_the_image_without_its_padding(coco):
-    batch = coco[wanted(0, 1, 2, sizes=[(20, 30), (30, 20), (24, 24)])]
-    assert batch.valid.sum(dim=1).tolist() == [0, 1, 2]
-    assert batch.valid[2].tolist() == [True, True] + [False] * 98
+    labels, boxes, valid = coco[wanted(0, 1, 2, sizes=[(20, 30), (30, 20), (24, 24)])].targets
+    assert valid.sum(dim=1).tolist() == [0, 1, 2]
+    assert valid[2].tolist() == [True, True] + [False] * 98
     # 48 x 48: from (1.5, 2.25) to (6.5, 6.75), and from (2.5, 2.25) to (7.5, 7.75).
     expected = torch.tensor([[4.0, 4.5, 5.0, 4.5], [5.0, 5.0, 5.0, 5.5]]) / 48
-    torch.testing.assert_close(batch.boxes[2, :2], expected)
-    assert not batch.boxes[~batch.valid].any()
-    assert not batch.labels[~batch.valid].any()
+    torch.testing.assert_close(boxes[2, :2], expected)
+    assert not boxes[~valid].any()
+    assert not labels[~valid].any()
 
 
 def test_mirrored_image_has_mirrored_boxes(coco):
@@ -276,13 +280,14 @@ def test_mirrored_image_has_mirrored_boxes(coco):
     plain, straight, mirrored = (
         coco[wanted(2, sizes=[(48, 48)], seed=seed)] for seed in (None, seeds[False], seeds[True])
     )
-    assert all(torch.equal(one, other) for one, other in zip(straight, plain, strict=True))
-    assert torch.equal(mirrored.pixels[0, :, :48, :48], straight.pixels[0, :, :48, :48].flip(-1))
-    assert not mirrored.pixels[0, :, :, 48:].any()  # padding stays where it was
-    left, top, right, bottom = corners_px(straight.boxes, straight.sizes)[0, 0].tolist()
+    for one, other in zip((*straight[:2], *straight.targets), (*plain[:2], *plain.targets), strict=True):
+        assert torch.equal(one, other)
+    assert torch.equal(mirrored.images[0, :, :48, :48], straight.images[0, :, :48, :48].flip(-1))
+    assert not mirrored.images[0, :, :, 48:].any()  # padding stays where it was
+    left, top, right, bottom = corners_px(straight.targets.boxes, straight.sizes)[0, 0].tolist()
     expected = torch.tensor([48 - right, top, 48 - left, bottom])
-    torch.testing.assert_close(corners_px(mirrored.boxes, mirrored.sizes)[0, 0], expected)
-    assert torch.equal(mirrored.labels, straight.labels)
+    torch.testing.assert_close(corners_px(mirrored.targets.boxes, mirrored.sizes)[0, 0], expected)
+    assert torch.equal(mirrored.targets.labels, straight.targets.labels)
 
 
 @pytest.mark.parametrize(("most", "room"), [(5, 100), (100, 100), (101, 120), (120, 120)])
@@ -291,8 +296,8 @@ def test_room_for_boxes_follows_the_fullest_image(coco, most, room):
 
 
 def test_synthetic_boxes_have_the_published_counts_and_sizes():
-    batch = synthetic_detection(20_000, (1, 1), generator=torch.Generator().manual_seed(0))
-    boxes, labels, valid = batch.boxes, batch.labels, batch.valid
+    drawn = synthetic_detection(20_000, (1, 1), generator=torch.Generator().manual_seed(0))
+    labels, boxes, valid = drawn.targets
     real = boxes[valid]
     assert (real[:, :2] - real[:, 2:] / 2 >= -1e-6).all()
     assert (real[:, :2] + real[:, 2:] / 2 <= 1 + 1e-6).all()

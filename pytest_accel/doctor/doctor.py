@@ -107,7 +107,7 @@ class Check(Generic[T]):
 
 def _other_devices(files: HostFiles, environ: Mapping[str, str]) -> tuple[int, list[Finding]]:
     """Return the number of AMD GPUs, and findings on all devices of other vendors than NVIDIA."""
-    cards, problems = find_amd(environ, sys=files.root / "sys")
+    cards, problems = find_amd(environ, files)
     ipus, ipu_problems = find_ipus()
     findings = []
     for device in (*cards, *ipus):

@@ -304,8 +304,7 @@ CHECKS: Mapping[str, Callable[[Gpu, Sheet], Finding | None]] = {
 
 
 def _near(gpu: Gpu, sheet: Sheet, files: HostFiles, cpus: frozenset[int]) -> Finding:
-    sysfs = files.root / "sys"
-    (affinity,) = device_affinities([gpu.uuid], sys=sysfs)
+    (affinity,) = device_affinities([gpu.uuid], files)
     if affinity is None or not affinity.cpus:
         return sheet.unknown(affinity.problem if affinity else "no UUID")
     text = f"near CPUs {format_list(affinity.cpus)}"

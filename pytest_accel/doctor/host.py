@@ -36,7 +36,7 @@ STOLEN = 0.02
 
 
 def examine_cpus(files: host.HostFiles, cpus: frozenset[int]) -> list[Finding]:
-    name = find_cpu(cpuinfo=files.root / "proc/cpuinfo").name
+    name = find_cpu(files).name
     online = host.parse_list(files.text(f"{_CPUS}/online"))
     rest = f" of the host's {len(online)}" if online - cpus else ""
     text = f"{counted(len(cpus), 'CPU')}{rest} ({host.format_list(cpus)}), {name}"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -110,6 +110,10 @@ class Nvml:
         number = self.ask("nvmlSystemGetCudaDriverVersion_v2") or 0  # 12040 is 12.4
         return (number // 1000, number % 1000 // 10) if number else None
 
+    def close(self) -> None:
+        """Close NVML; one that never opened, or a GPU that was lost meanwhile, is no error."""
+        self.ask("nvmlShutdown")
+
 
 class NvmlGpu:
     """NVML's answers about one GPU; none without a handle."""
@@ -133,18 +137,13 @@ class NvmlGpu:
         return errors
 
 
-@contextmanager
-def opened() -> Iterator[Nvml]:
+def opened() -> AbstractContextManager[Nvml]:
     """Open NVML for a block. NVML counts its users, so that blocks may be nested."""
-    nvml = open_nvml()
-    try:
-        yield nvml
-    finally:
-        close(nvml)
+    return closing(open_nvml())
 
 
 def open_nvml() -> Nvml:
-    """Open NVML where `with` cannot be used; `close` it."""
+    """Open NVML where `with` cannot be used; `close()` it."""
     try:
         import pynvml
     except ImportError:
@@ -154,11 +153,6 @@ def open_nvml() -> Nvml:
     except Exception as error:  # noqa: BLE001 -- no driver, a broken library or package
         return Nvml(None, reason(error))
     return Nvml(pynvml)
-
-
-def close(nvml: Nvml) -> None:
-    """Close NVML; one that never opened, or a GPU that was lost meanwhile, is no error."""
-    nvml.ask("nvmlShutdown")
 
 
 def reason(error: Exception) -> str:

@@ -159,12 +159,9 @@ def examine_load(
     busy, stolen = shares
     text = f"{percent(busy, 0)} of these CPUs busy with other work"
     remedy = "End it or wait (`top`): a run beside other work is noisier, and reports how busy the host was."
-    if busy >= BUSY:
-        findings = [
-            (LOAD("other work").problem if busy >= TAKEN else LOAD("other work").warning)(text, remedy)
-        ]
-    else:
-        findings = [LOAD("other work").ok(text)]
+    sheet = LOAD("other work")
+    told = sheet.problem if busy >= TAKEN else sheet.warning
+    findings = [told(text, remedy) if busy >= BUSY else sheet.ok(text)]
     if stolen >= STOLEN:
         text = f"{percent(stolen, 0)} of these CPUs went to other virtual machines"
         remedy = "Request dedicated CPUs, or measure when the host is quiet."

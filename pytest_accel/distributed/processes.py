@@ -19,9 +19,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import cache
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from pytest_accel.options import GROUP_ID_VARIABLE, WORKER_VARIABLE
 from pytest_accel.storage.codec import encode
@@ -287,9 +288,23 @@ class ReservedPort:
         self._socket.close()
 
 
-def listen_on_loopback(port: int) -> int:
-    """Return a descriptor for the server of a TCPStore that other machines do not reach."""
-    return socket.create_server((LOOPBACK, port)).detach()
+def tcp_store(host: str, port: int, *, hosting: bool, timeout_s: float, shared: bool = False) -> Any:  # noqa: ANN401 - torch is untyped here
+    """Open a TCPStore; a `shared` one meets others of this process at its port.
+
+    On the loopback it listens there alone: torch would listen on all interfaces.
+    """
+    from torch.distributed import TCPStore
+
+    local = hosting and host == LOOPBACK
+    return TCPStore(
+        host,
+        port,
+        is_master=hosting,
+        timeout=timedelta(seconds=timeout_s),
+        wait_for_workers=False,  # callers wait for ranks by name
+        multi_tenant=shared,
+        master_listen_fd=socket.create_server((LOOPBACK, port)).detach() if local else None,
+    )
 
 
 @cache  # once for each temporary folder
@@ -337,6 +352,21 @@ def signal_group(pid: int, number: signal.Signals) -> None:
     """Send a signal to a process group that we started; it may be gone."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)
+
+
+@contextmanager
+def signals_noted(*numbers: signal.Signals, then: signal.Handlers | None = None) -> Iterator[list[int]]:
+    """Note signals that ask to stop, to act on them later; `then` is their handling afterwards (that of before).
+
+    By handlers, because subprocesses would inherit a mask.
+    """
+    noted: list[int] = []
+    before = {number: signal.signal(number, lambda number, _: noted.append(number)) for number in numbers}
+    try:
+        yield noted
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler if then is None else then)
 
 
 def die_with_parent() -> None:

@@ -441,8 +441,8 @@ def test_packages_that_do_not_differ_are_refused_before_anything_is_measured(slo
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--blocks", "1", "--", "x"), "--blocks 1: one block alone fails nothing"),
-        (("--blocks", "21", "--", "x"), "Name 2 to 20"),
+        (("--blocks", "1", "--", "x"), "--blocks: '1' is not a whole number from 2 to 20"),
+        (("--blocks", "21", "--", "x"), "and one alone fails nothing"),
         (("--", "x", "--accel-record"), "--accel-record after --: leave it out"),
         (
             ("--", "x", "--accel-missing-baseline=fail"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,8 +89,8 @@ class Project:
     """What a session of pytest started in the same folder would begin with."""
 
     root: Path  # node ids, baselines and the history are relative to it
-    ini: Mapping[str, str] = field(default_factory=dict)  # accel_* alone
-    file: str = "the ini file"  # its name, for errors
+    ini: Mapping[str, str]  # accel_* alone
+    file: str  # its name, for errors
 
 
 def baselines_folder(args: argparse.Namespace) -> Path:
@@ -203,4 +203,4 @@ def find_project(start: Path) -> Project:
         ) from None
     # A value is a ConfigValue since pytest 9.
     ini = {key: str(getattr(each, "value", each)) for key, each in found.items() if key.startswith("accel_")}
-    return Project(root=root, ini=ini, **({"file": path.name} if path else {}))
+    return Project(root=root, ini=ini, file=path.name if path else "the ini file")

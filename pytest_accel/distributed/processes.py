@@ -226,6 +226,7 @@ class RankProcesses:
                         process.wait(_KILL_S)
                 if process.returncode == -signal.SIGKILL:  # its supervisor may be what was killed
                     signal_group(process.pid, signal.SIGKILL)
+                    _await_group(process.pid)
                 # A running one that ended otherwise was about to end by itself.
                 by_us = process.returncode is None or (rank in running and process.returncode in _OUR_SIGNALS)
                 folder = Path(self._specs[rank].folder)
@@ -388,6 +389,17 @@ def disable_core_dump() -> None:
 # --- /proc ------------------------------------------------------------------------------------------------
 
 
+def _await_group(group: int) -> None:
+    """Wait until the kernel has ended the processes of a group that was killed: they are not our children."""
+    deadline = time.monotonic() + _KILL_S
+    while time.monotonic() < deadline and any(
+        int(facts[2]) == group and facts[0] not in "ZX"
+        for facts in map(_facts, _PROC.glob("[0-9]*"))
+        if facts
+    ):
+        time.sleep(_POLL_S)
+
+
 def ancestry(proc: Path = _PROC) -> list[int]:
     """Return this process and its ancestors: their memory on a device is not foreign."""
     pids = [os.getpid()]
@@ -406,9 +418,16 @@ def descendants(pid: int, proc: Path = _PROC) -> frozenset[int]:
 
 
 def _parent(folder: Path) -> int:
-    """Return the parent of a process from its folder in /proc (`pid (name) state ppid ...`); 0 if it is gone."""
+    """Return the parent of a process from its folder in /proc; 0 if it is gone."""
+    facts = _facts(folder)
+    return int(facts[1]) if facts else 0
+
+
+def _facts(folder: Path) -> list[str]:
+    """Return state, parent, process group and more of a process from its folder in /proc; nothing if it is gone."""
     try:
-        # The name may hold spaces and brackets.
-        return int((folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
-    except (OSError, ValueError, IndexError):
-        return 0
+        # `pid (name) state ppid pgrp ...`; the name may hold spaces and brackets.
+        facts = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []
+    return facts if len(facts) > 2 else []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
@@ -20,7 +19,7 @@ from pytest_accel.commands.registry import (
     data_folder,
     project_catalogue,
 )
-from pytest_accel.doctor.findings import DEVICES, Finding, Level, to_plain, worst
+from pytest_accel.doctor.findings import DEVICES, Finding, Level, to_plain
 from pytest_accel.platforms.host import format_list
 from pytest_accel.report.terminal import fitted, wrapped
 from pytest_accel.stats.quantities import counted, gibibytes, printable
@@ -51,7 +50,7 @@ def doctor(args: argparse.Namespace) -> int:
     catalogue, baselines = project_catalogue(), baselines_folder(args)
     # In a thread: a driver that hangs is what this command is to report.
     detected = checks.Check(DEVICES, "a driver", partial(this_machine.detect, catalogue))
-    findings = checks.examine(checks.Roots(data=data_folder(args), baselines=baselines), os.environ)
+    findings = checks.examine(data=data_folder(args), baselines=baselines)
     unlisted = "devices are not listed: a driver does not answer"
     without = this_machine.Machine(cpu=this_machine.find_cpu(), problems=(unlisted,))
     machine, _ = detected.wait(checks.DEVICES_LIMIT_S, without)
@@ -60,7 +59,7 @@ def doctor(args: argparse.Namespace) -> int:
     else:
         lines = fitted([*_machine_lines(machine), *_platform_lines(machine, catalogue, baselines)])
         print("\n".join([*lines, "", *screen(findings, width=shutil.get_terminal_size().columns)]))
-    return int(worst(findings) is Level.PROBLEM)
+    return int(any(finding.level is Level.PROBLEM for finding in findings))
 
 
 # --- the machine and its platforms ------------------------------------------------------------------

@@ -105,12 +105,12 @@ class Folder:
 
 
 def folders(
-    root: Path, environ: Mapping[str, str], *, data: Path | None, baselines: Path | None
+    files: host.HostFiles, environ: Mapping[str, str], *, data: Path | None, baselines: Path | None
 ) -> list[Folder]:
     temporary = Path(environ.get("TMPDIR") or "/tmp")  # noqa: S108 -- torch stores compiled kernels there
     shared = Folder(
         purpose="shared memory",
-        path=root / "dev/shm",
+        path=files.root / "dev/shm",
         little_bytes=LITTLE_SHARED_BYTES,
         remedy="Loader workers die with a bus error when it is full: start the container with --shm-size=8g or --ipc=host.",
     )

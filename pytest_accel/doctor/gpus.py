@@ -29,13 +29,9 @@ class NvidiaState:
     cuda: tuple[int, int] | None = None
 
 
-class Gpu(nvidia.NvmlGpu):
-    """One GPU that NVML lists; raises `Refused` for a GPU without a name, such as a lost one."""
-
+class Gpu(nvidia.ListedGpu):
     def __init__(self, nvml: nvidia.Nvml, index: int) -> None:
-        super().__init__(nvml, nvml.demand("nvmlDeviceGetHandleByIndex", index))
-        self.name = str(nvml.demand("nvmlDeviceGetName", self.handle))
-        self.uuid = str(nvml.demand("nvmlDeviceGetUUID", self.handle))
+        super().__init__(nvml, index)
         self.sheet = Sheet(DEVICES.group, of=f"GPU {index}")
 
     def memory(self) -> Any:  # noqa: ANN401 -- a structure of pynvml's

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import getpass
 import json
-import os
 import re
 import shlex
 import sys
@@ -30,6 +29,7 @@ from pytest_accel.commands.runner import (
 )
 from pytest_accel.commands.worker import DOES_NOT_FIT, list_arguments, step_arguments
 from pytest_accel.distributed.worker import rank_arguments
+from pytest_accel.platforms.host import usable_cpus
 from pytest_accel.stats.quantities import counted, parse_count, parse_seconds, seconds
 
 _MAX_JOBS = 8  # unless more are asked for: each takes gigabytes of the host and of the device
@@ -64,7 +64,7 @@ def compile_(args: argparse.Namespace) -> int:
     """
     if {"--co", "--collect-only"} & {*args.for_pytest}:
         raise ValueError("--collect-only after -- would build nothing. Leave it out.")
-    cores = len(os.sched_getaffinity(0))
+    cores = max(1, int(usable_cpus()))
     jobs = args.jobs or max(1, min(_MAX_JOBS, cores // _CORES_PER_JOB))
     # torch would start a compiling process for every core in every job.
     environ = {_THREADS: str(max(1, cores // jobs)), **runner_environment()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -76,6 +77,11 @@ def cpu_quota(files: HostFiles) -> float | None:
     # "150000 100000"; "max 100000" and "-1" are no limits.
     found = [[whole_number(word) or 0 for word in words] for words in (*version_2, *version_1)]
     return min((each[0] / each[1] for each in found if len(each) == 2 and all(each)), default=None)
+
+
+def usable_cpus(files: HostFiles = HOST) -> float:
+    """Return the CPUs whose time this process may use: those of its affinity, within the quota of its group."""
+    return min(len(allowed_cpus()), cpu_quota(files) or math.inf)
 
 
 def memory_limit(files: HostFiles) -> tuple[int, int] | None:

@@ -1,6 +1,7 @@
 """NUMA topology and the CPUs near a GPU: a fake sysfs, and the real pynvml with a fake driver library."""
 
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -101,6 +102,17 @@ def test_loader_workers_are_no_other_processes(tmp_path, monkeypatch):
 def test_load_of_a_host_that_shows_nothing_is_its_own_time(tmp_path):
     now = host.read_load(host.HostFiles(root=tmp_path))
     assert host.load_metrics(now, now, 1).keys() == {"host_cpu_s_per_step", "usable_cpus"}
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"), [("250000 100000", 2.5), ("max 100000", 4), ("900000 100000", 4)]
+)
+def test_usable_cpus_are_within_the_quota(tmp_path, monkeypatch, limit, expected):
+    """As in a container of `--cpus=2.5`, where all CPUs of the host are visible."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
+    write(tmp_path / "proc/self/cgroup", "0::/")
+    write(tmp_path / "sys/fs/cgroup/cpu.max", limit)
+    assert host.usable_cpus(host.HostFiles(root=tmp_path)) == expected
 
 
 def test_a_node_without_cpus_is_none(tmp_path):

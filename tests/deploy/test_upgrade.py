@@ -117,7 +117,10 @@ class Site:
             chdir(self.root),
             mock.patch.dict(os.environ, self.environ, clear=True),
         ):
-            status = main(arguments)
+            try:
+                status = main(arguments)
+            except SystemExit as refused:  # by argparse
+                status = refused.code
         return subprocess.CompletedProcess(arguments, status, out.getvalue(), err.getvalue())
 
     def left(self, name: str, results: Iterable[Result]) -> None:

@@ -41,19 +41,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     args.for_pytest = for_pytest
     try:
         return int(args.run(args))
-    except ValueError as error:  # every part's errors name place and remedy
-        print(f"pytest-accel {called}: {error}", file=sys.stderr)
-        return 2
     except BrokenPipeError:  # `| head` has read enough
         sys.stderr.close()  # or the interpreter complains of it once more at its end
         return 0
+    except ValueError as error:  # every part's errors name place and remedy
+        problem = str(error)
     except KeyboardInterrupt:
-        print(f"pytest-accel {called}: interrupted", file=sys.stderr)
-        return 2  # as pytest
+        problem = "interrupted"
     except OSError as error:  # a full disk, a folder that is not ours
         place = f"{error.filename}: " if error.filename else ""
-        print(f"pytest-accel {called}: {place}{error.strerror or error}", file=sys.stderr)
-        return 2
+        problem = f"{place}{error.strerror or error}"
+    print(f"pytest-accel {called}: {problem}", file=sys.stderr)
+    return 2  # after Ctrl-C too, as pytest
 
 
 def _refuse_unknown_command(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:

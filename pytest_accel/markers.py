@@ -43,11 +43,7 @@ def register_platforms(config: pytest.Config) -> None:
     )
     _register_names(config, catalogue, catalogue.names())
     _configs.append(config)
-
-
-def unregister_platforms(config: pytest.Config) -> None:
-    if config in _configs:
-        _configs.remove(config)
+    config.add_cleanup(lambda: _configs.remove(config))
 
 
 def read_catalogue(config: pytest.Config) -> Catalogue:

@@ -91,10 +91,6 @@ def _only_lists(config: pytest.Config) -> bool:
     return bool(config.getoption("collectonly", default=False))
 
 
-def pytest_unconfigure(config: pytest.Config) -> None:
-    markers.unregister_platforms(config)
-
-
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Report files that were not written, as under xdist, where workers collect: old ones could be taken for new."""
     unseen = not config.pluginmanager.has_plugin("accel-outputs")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -64,26 +64,22 @@ GROUPS["baseline"] = "Show and check baselines, add runs to them, edit them."
 )
 def show(args: argparse.Namespace) -> int:
     """Show stored runs, their noise, and the loss that they catch."""
-    folder, wanted = baselines_folder(args), by_keyword(args.keyword)
     if args.check:
-        return _check(folder)
-    store = BaselineStore(folder)
-    files = [
-        replace(file, removed=tuple(each for each in file.removed if wanted(each.benchmark)))
-        for file in store.files(args.platform)
-    ]
+        return _check(baselines_folder(args))
+    store, files, wanted = _stored(args)
     priors = {
         platform: platform_prior(runs_of_platform(store, platform))
         for platform in {file.platform for file in files}
     }
-    stored = [
-        ShownBenchmark(file=file, key=key, entry=entry, prior=priors[file.platform])
-        for file in files
-        for key, entry in file.benchmarks.items()
-        if wanted(key)
-    ]
-    if not stored:
-        raise ValueError(_none(folder, files, args))
+    stored = []
+    for file in files:
+        removed = tuple(each for each in file.removed if wanted(each.benchmark))
+        chosen, prior = replace(file, removed=removed), priors[file.platform]
+        stored += [
+            ShownBenchmark(file=chosen, key=key, entry=entry, prior=prior)
+            for key, entry in file.benchmarks.items()
+            if wanted(key)
+        ]
     if args.json:
         print(json.dumps(shown_json(stored), indent=2))
     else:
@@ -91,13 +87,20 @@ def show(args: argparse.Namespace) -> int:
     return 0
 
 
-def _none(folder: Path, files: Sequence[BaselineFile], args: argparse.Namespace) -> str:
-    if any(file.benchmarks for file in files):
-        return f"No baseline in {folder / args.platform} matches -k {args.keyword!r}."
-    return (
-        f"There are no baselines in {folder}. Record them with `pytest --accel-record`, or name another folder with "
-        "--baselines."
-    )
+def _stored(args: argparse.Namespace) -> tuple[BaselineStore, Sequence[BaselineFile], Callable[[str], bool]]:
+    """Return the baselines, the files of the platform, and whether -k selects a benchmark; none is an error."""
+    folder, wanted = baselines_folder(args), by_keyword(args.keyword)
+    store = BaselineStore(folder)
+    files = store.files(args.platform)
+    known = [key for file in files for key in file.benchmarks]
+    if not known:
+        raise ValueError(
+            f"There are no baselines in {folder}. Record them with `pytest --accel-record`, or name another folder with "
+            "--baselines."
+        )
+    if not any(map(wanted, known)):
+        raise ValueError(f"No baseline in {folder / args.platform} matches -k {args.keyword!r}.")
+    return store, files, wanted
 
 
 def _tolerance_of_project() -> list[str]:
@@ -186,15 +189,10 @@ def edit(args: argparse.Namespace) -> int:
 
     Without --reason it only shows what would change.
     """
-    folder, wanted = baselines_folder(args), by_keyword(args.keyword)
     if (args.tolerance is not None) + bool(args.anchor) + bool(args.remove) != 1:
         raise ValueError("Choose one of --tolerance, --anchor and --remove; each gets its own reason.")
-    store = BaselineStore(folder)
-    files = store.files(args.platform)
-    if not any(wanted(key) for file in files for key in file.benchmarks):
-        raise ValueError(_none(folder, files, args))
-    chosen = _edit(args, files)
-    lines = edit_baselines(store, files, chosen, reason=args.reason, at=_now(), wanted=wanted)
+    store, files, wanted = _stored(args)
+    lines = edit_baselines(store, files, _edit(args, files), reason=args.reason, at=_now(), wanted=wanted)
     print("\n".join(lines or ["There is nothing to change."]))
     if args.tolerance is not None:
         print("".join(f"{line}\n" for line in _tolerance_of_project()), end="")

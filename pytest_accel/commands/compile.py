@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import getpass
 import json
-import os
 import re
 import shlex
 import sys
@@ -16,7 +15,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pytest_accel.commands.registry import argument, command, count, duration
+from pytest_accel.commands.registry import argument, command, parsed
 from pytest_accel.commands.runner import (
     INTERRUPTED,
     Console,
@@ -26,11 +25,12 @@ from pytest_accel.commands.runner import (
     describe_exit,
     last_lines,
     runner_environment,
-    signals_noted,
+    stops_noted,
 )
 from pytest_accel.commands.worker import DOES_NOT_FIT, list_arguments, step_arguments
 from pytest_accel.distributed.worker import rank_arguments
-from pytest_accel.stats.quantities import counted, seconds
+from pytest_accel.platforms.host import usable_cpus
+from pytest_accel.stats.quantities import counted, parse_count, parse_seconds, seconds
 
 _MAX_JOBS = 8  # unless more are asked for: each takes gigabytes of the host and of the device
 _CORES_PER_JOB = 2
@@ -42,13 +42,13 @@ _TUNED = "*/*.best_config"  # the variant of a kernel that torch's autotuner cho
 @command(
     argument(
         "--jobs",
-        type=count,
+        type=parsed(parse_count(1, 1000)),
         metavar="N",
         help=f"benchmarks side by side (half of the cores, at most {_MAX_JOBS})",
     ),
     argument(
         "--timeout",
-        type=duration,
+        type=parsed(parse_seconds),
         default=1800.0,
         metavar="TIME",
         help="the longest that one benchmark may take, such as 90s or 30min (30min)",
@@ -64,11 +64,11 @@ def compile_(args: argparse.Namespace) -> int:
     """
     if {"--co", "--collect-only"} & {*args.for_pytest}:
         raise ValueError("--collect-only after -- would build nothing. Leave it out.")
-    cores = len(os.sched_getaffinity(0))
+    cores = max(1, int(usable_cpus()))
     jobs = args.jobs or max(1, min(_MAX_JOBS, cores // _CORES_PER_JOB))
     # torch would start a compiling process for every core in every job.
     environ = {_THREADS: str(max(1, cores // jobs)), **runner_environment()}
-    with tempfile.TemporaryDirectory(prefix="accel-compile-") as folder, signals_noted() as signals:
+    with tempfile.TemporaryDirectory(prefix="accel-compile-") as folder, stops_noted() as signals:
         runner = Runner(signals=signals, console=Console(sys.stderr), environ=environ)
         work = _Compilation(folder=Path(folder), runner=runner, jobs=jobs, timeout_s=args.timeout)
         try:

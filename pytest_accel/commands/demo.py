@@ -106,7 +106,7 @@ def demo(args: argparse.Namespace) -> int:
 
 
 def _say(text: str) -> None:
-    print("\n".join(line for each in text.split("\n") for line in fitted([each])), flush=True)
+    print("\n".join(fitted(text.split("\n"))), flush=True)
 
 
 def _ends_as_expected(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from pytest_accel.commands.registry import (
     data_folder,
     project_catalogue,
 )
-from pytest_accel.doctor.findings import Finding, Level, to_plain, worst
+from pytest_accel.doctor.findings import DEVICES, Finding, Level, to_plain
 from pytest_accel.platforms.host import format_list
 from pytest_accel.report.terminal import fitted, wrapped
 from pytest_accel.stats.quantities import counted, gibibytes, printable
@@ -45,17 +45,21 @@ def doctor(args: argparse.Namespace) -> int:
     Exit status 1 where something would spoil them.
     """
     from pytest_accel.doctor import doctor as checks
-    from pytest_accel.platforms.machine import detect
+    from pytest_accel.platforms import machine as this_machine
 
-    catalogue = project_catalogue()
-    machine, baselines = detect(catalogue), baselines_folder(args)
-    findings = checks.examine(checks.Roots(data=data_folder(args), baselines=baselines), os.environ)
+    catalogue, baselines = project_catalogue(), baselines_folder(args)
+    # In a thread: a driver that hangs is what this command is to report.
+    detected = checks.Check(DEVICES, "a driver", partial(this_machine.detect, catalogue))
+    unlisted = "devices are not listed: a driver does not answer"
+    without = this_machine.Machine(cpu=this_machine.find_cpu(), problems=(unlisted,))
+    machine, _ = detected.wait(checks.DEVICES_LIMIT_S, without)
+    findings = checks.examine(data=data_folder(args), baselines=baselines)
     if args.json:
         print(json.dumps({**_machine_json(machine, catalogue), "findings": to_plain(findings)}, indent=2))
     else:
         lines = fitted([*_machine_lines(machine), *_platform_lines(machine, catalogue, baselines)])
         print("\n".join([*lines, "", *screen(findings, width=shutil.get_terminal_size().columns)]))
-    return int(worst(findings) is Level.PROBLEM)
+    return int(any(finding.level is Level.PROBLEM for finding in findings))
 
 
 # --- the machine and its platforms ------------------------------------------------------------------

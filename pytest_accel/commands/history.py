@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_accel.commands.registry import HISTORY, argument, by_keyword, command, count, required_history
+from pytest_accel.commands.registry import HISTORY, argument, by_keyword, command, parsed, required_history
 from pytest_accel.report.history import (
     Shift,
     overview,
@@ -20,7 +21,7 @@ from pytest_accel.report.history import (
 )
 from pytest_accel.stats.changepoints import MIN_VALUES, SEASON
 from pytest_accel.stats.environment import Environment
-from pytest_accel.stats.quantities import counted, inert, printable
+from pytest_accel.stats.quantities import counted, inert, parse_count, printable
 from pytest_accel.storage.codec import encode
 from pytest_accel.storage.results import read_results
 
@@ -56,7 +57,9 @@ _LISTED_SESSIONS = 20
     argument(
         "--platform", metavar="NAME", help="only this platform, as the folder of its baselines is named"
     ),
-    argument("--limit", type=count, metavar="N", help="only the newest N sessions"),
+    argument(
+        "--limit", type=parsed(parse_count(1, 1_000_000)), metavar="N", help="only the newest N sessions"
+    ),
     argument("--json", action="store_true", help="print sessions or series as JSON"),
     HISTORY,
     example="history 'resnet50 and not fp32' --changes",
@@ -65,9 +68,8 @@ def history(args: argparse.Namespace) -> int:
     """List sessions, show the past of a benchmark, find changes."""
     from pytest_accel.storage.history import History
 
-    args.name = " ".join(
-        args.name[args.name[:1] in (["show"], ["list"]) :]
-    )  # `history show NAME` is `history NAME`
+    # `history show NAME` is `history NAME`.
+    args.name = " ".join(args.name[args.name[:1] in (["show"], ["list"]) :])
     if args.changes and args.imported:
         raise ValueError("--changes and --import are two actions. Name one of them.")
     if args.fail and not args.changes:  # it would be green whatever happened
@@ -85,8 +87,6 @@ def history(args: argparse.Namespace) -> int:
 
 
 def _list(history: History, args: argparse.Namespace) -> None:
-    from dataclasses import asdict
-
     sessions = history.sessions(args.limit or _LISTED_SESSIONS)
     if args.json:
         print(json.dumps([asdict(each) for each in sessions], indent=2))

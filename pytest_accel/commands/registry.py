@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pytest_accel.platforms.catalogue import Catalogue
 
 CommandFunction = Callable[[argparse.Namespace], int]
-Argument = tuple[tuple[str, ...], dict[str, Any]]
+Argument = tuple[tuple[str, ...], dict[str, Any]]  # of argparse's `add_argument`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,25 +54,19 @@ def command(
 
 
 def argument(*names: str, **options: Any) -> Argument:  # noqa: ANN401 -- argparse's own keywords
-    """Return one argument, as argparse's `add_argument` takes it."""
     return names, options
 
 
-def count(text: str) -> int:
-    """Parse a whole number of at least 1, for `type=`."""
-    if not (text.isascii() and text.isdecimal() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return int(text)
+def parsed(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Return the parser of a setting as argparse's `type=`."""
 
+    def read(text: str) -> Any:  # noqa: ANN401 - as many types as settings
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{text!r} {error}") from None
 
-def duration(text: str) -> float:
-    """Parse seconds, or 90s, 5min, 2h, for `type=`."""
-    from pytest_accel.stats.quantities import parse_seconds
-
-    try:
-        return parse_seconds(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} {error}") from None
+    return read
 
 
 # --- shared arguments and the project ---------------------------------------------------------------
@@ -95,8 +89,8 @@ class Project:
     """What a session of pytest started in the same folder would begin with."""
 
     root: Path  # node ids, baselines and the history are relative to it
-    ini: Mapping[str, str] = field(default_factory=dict)  # accel_* alone
-    file: str = "the ini file"  # its name, for errors
+    ini: Mapping[str, str]  # accel_* alone
+    file: str  # its name, for errors
 
 
 def baselines_folder(args: argparse.Namespace) -> Path:
@@ -209,4 +203,4 @@ def find_project(start: Path) -> Project:
         ) from None
     # A value is a ConfigValue since pytest 9.
     ini = {key: str(getattr(each, "value", each)) for key, each in found.items() if key.startswith("accel_")}
-    return Project(root=root, ini=ini, **({"file": path.name} if path else {}))
+    return Project(root=root, ini=ini, file=path.name if path else "the ini file")

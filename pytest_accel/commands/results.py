@@ -17,6 +17,7 @@ from pytest_accel.commands.registry import (
     by_keyword,
     command,
     history_file,
+    parsed,
     required_history,
 )
 from pytest_accel.report.comparison import KERNEL_HEADINGS, kernel_rows, render
@@ -58,7 +59,10 @@ _NO_TABLES = (
     KEYWORD,
     BASELINES,
     argument(
-        "--tolerance", default="", metavar="FRACTION", help="of the gate (the baseline's own, else 5%%)"
+        "--tolerance",
+        type=parsed(parse_fixed_tolerance),
+        metavar="FRACTION",
+        help="of the gate (the baseline's own, else 5%%)",
     ),
     argument(
         "--fail-on-regression",
@@ -75,22 +79,13 @@ def compare(args: argparse.Namespace) -> int:
     found = compared(
         read_sources(args.sets, baselines_folder(args)),
         metrics=args.metric,
-        tolerance=_tolerance(args.tolerance),
+        tolerance=args.tolerance,
         wanted=by_keyword(args.keyword),
     )
     if not found.rows and args.keyword:
         raise ValueError(f"-k {args.keyword!r} selects none of the benchmarks of {', '.join(args.sets)}.")
     print(render(found, args.format), end="")
     return _status(found) if args.fail_on_regression else 0
-
-
-def _tolerance(text: str) -> float | None:
-    if not text:
-        return None
-    try:
-        return parse_fixed_tolerance(text)
-    except ValueError as error:
-        raise ValueError(f"--tolerance {text!r} {error}") from None
 
 
 def _status(found: Comparison) -> int:

@@ -11,13 +11,13 @@ import signal
 import subprocess
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from pytest_accel.distributed.processes import exit_words, signal_group, tail
+from pytest_accel.distributed.processes import exit_words, signal_group, signals_noted, tail
 from pytest_accel.report.markdown import STEP_SUMMARY
 from pytest_accel.stats.quantities import printable, seconds
 
@@ -81,22 +81,10 @@ def describe_exit(status: int | None) -> str:
     return "took too long and was ended" if status is None else exit_words(status)
 
 
-@contextmanager
-def signals_noted() -> Iterator[list[int]]:
-    """Note Ctrl-C, SIGTERM and a lost terminal, to act on them where there is a process to end.
-
-    By handlers, because subprocesses would inherit a mask.
-    """
-    received: list[int] = []
-    noted = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
-        noted.append(signal.SIGHUP)
-    before = {number: signal.signal(number, lambda number, _: received.append(number)) for number in noted}
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def stops_noted() -> AbstractContextManager[list[int]]:
+    """Note Ctrl-C, SIGTERM and a lost terminal, to act on them where there is a process to end."""
+    nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return signals_noted(signal.SIGINT, signal.SIGTERM, *(() if nohup else (signal.SIGHUP,)))
 
 
 def runner_environment() -> dict[str, str]:

@@ -19,7 +19,7 @@ from statistics import fmean
 from typing import Any
 
 from pytest_accel.commands.overlay import normalized, overlay_variables
-from pytest_accel.commands.registry import argument, command, count
+from pytest_accel.commands.registry import argument, command, parsed
 from pytest_accel.commands.runner import (
     INTERRUPTED,
     Console,
@@ -27,7 +27,7 @@ from pytest_accel.commands.runner import (
     Runner,
     describe_exit,
     last_lines,
-    signals_noted,
+    stops_noted,
 )
 from pytest_accel.commands.worker import exclude_arguments
 from pytest_accel.report.comparison import JUDGED, screen, upgrade_results
@@ -49,7 +49,7 @@ from pytest_accel.stats.paired import (
     follow,
     swap_tolerance,
 )
-from pytest_accel.stats.quantities import counted, seconds
+from pytest_accel.stats.quantities import counted, parse_count, seconds
 from pytest_accel.stats.results import Ending, SessionResults
 from pytest_accel.storage.files import relative_path, write_atomic
 from pytest_accel.storage.results import read_results, write_results
@@ -74,7 +74,11 @@ _REFUSED = (
     argument("new", metavar="NEW", help="the new environment, in the same way"),
     argument(
         "--blocks",
-        type=count,
+        type=parsed(
+            parse_count(
+                MIN_BLOCKS, MAX_BLOCKS, f"Each has {RUNS_PER_BLOCK} processes, and one alone fails nothing."
+            )
+        ),
         default=DEFAULT_BLOCKS,
         metavar="N",
         help=f"at most N blocks of four processes (old new new old, then new old old new); default {DEFAULT_BLOCKS}",
@@ -97,13 +101,8 @@ def upgrade(args: argparse.Namespace) -> int:
     Exit status 1 where something got slower or is lost.
     """
     _refuse_arguments(args.for_pytest)
-    if not MIN_BLOCKS <= args.blocks <= MAX_BLOCKS:
-        raise ValueError(
-            f"--blocks {args.blocks}: one block alone fails nothing, and {MAX_BLOCKS} are {RUNS_PER_BLOCK * MAX_BLOCKS} "
-            f"processes. Name {MIN_BLOCKS} to {MAX_BLOCKS}."
-        )
     environments = {"old": environment_of("OLD", args.old), "new": environment_of("NEW", args.new)}
-    with signals_noted() as signals:
+    with stops_noted() as signals:
         work = _Upgrade(
             environments=environments,
             folder=_new_folder(args.keep),

@@ -19,8 +19,6 @@ from pytest_accel.stats.quantities import counted, gibibytes, percent, seconds, 
 if TYPE_CHECKING:
     import torch
 
-    Product = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]
-
 T = TypeVar("T")
 Action = Callable[[], object]
 
@@ -98,14 +96,11 @@ class DeviceCheck:
     all_reduces: str  # in words
 
 
-def check(
-    ranks: Ranks, device: torch.device, *, label: str, host: str, product: Product | None = None
-) -> DeviceCheck:
+def check(ranks: Ranks, device: torch.device, *, label: str, host: str) -> DeviceCheck:
     """Check all devices; called by every rank, with the same result on every rank, in about a second.
 
     A slow device is checked again before it is named, and the best of its rates counts: a moment of load is no slow
     device. `label` names this rank's device, `host` its node. On the CPU the caller sets torch's threads before.
-    `product` replaces the matrix product in tests: it writes a @ b into its third argument.
     """
     import torch
 
@@ -117,7 +112,7 @@ def check(
             ranks,
             host,
             together=device.type == "cuda",  # each has its own; ranks on the CPU would disturb each other
-            work=lambda: _rates(device, sizes, wait, product),
+            work=lambda: _rates(device, sizes, wait),
         )
         if device.type == "cuda":
             torch.cuda.empty_cache()  # leave the memory to the benchmark
@@ -167,7 +162,7 @@ def _in_turn(ranks: Ranks, host: str, *, together: bool, work: Callable[[], T]) 
     return done[0]
 
 
-def _rates(device: torch.device, sizes: Sizes, wait: Action, product: Product | None) -> dict[str, float]:
+def _rates(device: torch.device, sizes: Sizes, wait: Action) -> dict[str, float]:
     import torch
 
     def best_s(work: Action) -> float:
@@ -181,8 +176,7 @@ def _rates(device: torch.device, sizes: Sizes, wait: Action, product: Product | 
         dtype = torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
     a, b = (torch.randn(**square).to(dtype) for _ in range(2))
     out = torch.empty_like(a)
-    multiply = product or (lambda a, b, out: torch.matmul(a, b, out=out))
-    product_s = best_s(lambda: multiply(a, b, out))
+    product_s = best_s(lambda: torch.matmul(a, b, out=out))
     source = torch.ones(sizes.copy_bytes, dtype=torch.uint8, device=device)
     target = torch.zeros_like(source)
     copy_s = best_s(lambda: target.copy_(source))

@@ -191,23 +191,22 @@ class WorkerGroup:
 
     def _connect(self, listener: Listener, waiting: Waiting) -> None:
         deadline = time.monotonic() + self._spec.rendezvous_s
-        problem = ""
+        gone: Mapping[int, str] = {}
         try:
-            while (missing := self._missing()) and not problem:
-                sources = [*listener.sources(), *self._connections.values()]
-                ready(sources, min(TICK_S, max(0.0, deadline - time.monotonic())))
+            while (missing := self._missing()) and not gone and (left_s := deadline - time.monotonic()) > 0:
+                ready([*listener.sources(), *self._connections.values()], min(TICK_S, left_s))
                 for connection, hello in listener.arrived():
                     if hello.get("rank") in missing:
                         self._connections[hello["rank"]] = connection
                     else:
                         connection.close()
                 waiting()
-                problem = self._connect_problem(late=time.monotonic() >= deadline)
+                gone = self._started.ended() or self._lost()
         except BaseException:
             self.end()
             raise
         if missing:
-            raise WorkerError(self._describe_missing(problem))
+            raise WorkerError(self._describe_missing(gone))
 
     def _missing(self) -> list[int]:
         return [rank for rank in range(self._spec.size) if rank not in self._connections]
@@ -222,19 +221,16 @@ class WorkerGroup:
             connection.arrived()  # between orders a rank has nothing to send
         return {rank: connection.end for rank, connection in self._connections.items() if connection.end}
 
-    def _connect_problem(self, *, late: bool) -> str:
-        """Return why no more ranks will call; empty while they may."""
-        for rank, how in (self._started.ended() or self._lost()).items():
-            return f"{name_ranks([rank], self._spec.size)} {how} before it took an order"
-        limit = f"{self._spec.rendezvous_s:g} s (accel_rendezvous)"
-        return f"not all ranks connected within {limit}" if late else ""
-
-    def _describe_missing(self, problem: str) -> str:
-        """Describe ranks that did not connect; one that ended by itself is the reason."""
+    def _describe_missing(self, gone: Mapping[int, str]) -> str:
+        """Describe ranks that did not connect; one that is gone, best one that ended by itself, is the reason."""
         size, missing, exits = self._spec.size, self._missing(), self.end(stacks=True)
         ended = [rank for rank in sorted(exits) if exits[rank].status]
-        if ended:
-            problem = f"{name_ranks(ended[:1], size)} {exits[ended[0]].status} before it took an order"
+        found = [(rank, exits[rank].status) for rank in ended] or list(gone.items())
+        problem = (
+            f"{name_ranks([found[0][0]], size)} {found[0][1]} before it took an order"
+            if found
+            else f"not all ranks connected within {self._spec.rendezvous_s:g} s (accel_rendezvous)"
+        )
         answer = GroupAnswer(
             ranks=tuple(RankAnswer(rank=rank, exit=exits.get(rank, RankExit())) for rank in range(size)),
             problem=f"{problem}; {name_ranks(missing, size)} never connected",

@@ -25,8 +25,8 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -42,7 +42,8 @@ from pytest_accel.distributed.processes import (
     RankSpec,
     ReservedPort,
     WorkerError,
-    listen_on_loopback,
+    signals_noted,
+    tcp_store,
 )
 from pytest_accel.options import GROUP_ID_VARIABLE, SECRET_VARIABLE, WORKER_VARIABLE
 from pytest_accel.platforms.catalogue import DetectedDevice
@@ -192,19 +193,12 @@ _REMEDY = "Start pytest with torchrun or srun, which set it, or unset it to run 
 
 def open_store(launched: LauncherRank, rendezvous_s: float) -> Any:  # noqa: ANN401 - torch is not typed here
     """Open the key-value store of all launcher ranks: the launcher's own, else one that launcher rank 0 serves."""
-    from torch.distributed import DistError, TCPStore
+    from torch.distributed import DistError
 
     hosting = launched.rank == 0 and not launched.agent_store
-    local = launched.nodes == 1 and not launched.agent_store
+    host = LOOPBACK if launched.nodes == 1 and not launched.agent_store else launched.master_host
     try:
-        return TCPStore(
-            LOOPBACK if local else launched.master_host,
-            launched.master_port,
-            is_master=hosting,
-            wait_for_workers=False,
-            timeout=timedelta(seconds=rendezvous_s),
-            master_listen_fd=listen_on_loopback(launched.master_port) if hosting and local else None,
-        )
+        return tcp_store(host, launched.master_port, hosting=hosting, timeout_s=rendezvous_s)
     except (DistError, OSError) as error:
         reason = str(error).splitlines()[0].rstrip(". ")
         if hosting:
@@ -517,8 +511,9 @@ def serve(
         return _complain(str(error))
     server = _Server(connection, command)
     try:
-        with _signals_recorded() as recorded:
-            status = server.serve(recorded)
+        # Ignored then: a launcher that sees one rank leave ends the others, and this one leaves with its own status.
+        with signals_noted(signal.SIGTERM, signal.SIGINT, then=signal.SIG_IGN) as noted:
+            status = server.serve(noted)
     finally:
         server.end_process()
         connection.close()
@@ -566,7 +561,7 @@ class _Server:
         self._group = ""
         self._process: RankProcesses | None = None
 
-    def serve(self, recorded: Sequence[int]) -> int | None:
+    def serve(self, noted: Sequence[int]) -> int | None:
         """Return the exit status once dismissed, or by a signal; None when launcher rank 0 is gone."""
         deadline: float | None = None  # after an interrupt
         while True:
@@ -580,12 +575,12 @@ class _Server:
                     case {"end": self._group, "stacks": bool(stacks)}:
                         self.end_process(stacks=stacks)
             if self._connection.end:
-                return None if not recorded else 128 + recorded[0]
-            if recorded and deadline is None:
+                return None if not noted else 128 + noted[0]
+            if noted and deadline is None:
                 self.end_process()
                 deadline = time.monotonic() + _LINGER_S
             if deadline is not None and time.monotonic() >= deadline:
-                return 128 + recorded[0]
+                return 128 + noted[0]
             if self._process is not None and self._process.ended():
                 self.end_process()
             ready([self._connection], _POLL_S)
@@ -617,18 +612,3 @@ class _Server:
     def _send(self, message: Message) -> None:
         with suppress(ConnectionLost):  # the loop notices
             self._connection.send(message)
-
-
-@contextmanager
-def _signals_recorded() -> Iterator[list[int]]:
-    """Record signals that ask to stop, to act on them between two messages.
-
-    They stay ignored when this ends: a launcher that sees one rank leave ends the others, and this one is leaving with
-    its own status.
-    """
-    recorded: list[int] = []
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, _: recorded.append(number))
-    yield recorded
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)

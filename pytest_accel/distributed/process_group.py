@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from pytest_accel.distributed.group import name_ranks
-from pytest_accel.distributed.processes import LOOPBACK, WorkerError, listen_on_loopback
+from pytest_accel.distributed.processes import WorkerError, tcp_store
 from pytest_accel.measure.device import widen_device_queues
 from pytest_accel.measure.rounds import Ranks
 
@@ -117,21 +117,12 @@ def _with_index(device: torch.device) -> torch.device:
     return torch.device("cuda", index)
 
 
-@cache  # the server stays for groups that are opened again
+@cache  # the server stays for groups that are opened again, also by the test itself
 def _open_store(rank: int, rendezvous_s: float) -> Any:  # noqa: ANN401 - torch is untyped
     hosting = rank == 0
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     try:
-        return dist.TCPStore(
-            host,
-            port,
-            is_master=hosting,
-            timeout=timedelta(seconds=rendezvous_s),
-            wait_for_workers=False,  # they are awaited by name below
-            multi_tenant=True,  # a group that the test opens itself may meet there, too
-            # torch itself would listen on all interfaces.
-            master_listen_fd=listen_on_loopback(port) if hosting and host == LOOPBACK else None,
-        )
+        return tcp_store(host, port, hosting=hosting, timeout_s=rendezvous_s, shared=True)
     except (RuntimeError, ValueError, OSError) as error:
         remedy = (
             "Has another program taken the port meanwhile? Then try again; the session chooses another one."

@@ -19,9 +19,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import cache
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from pytest_accel.options import GROUP_ID_VARIABLE, WORKER_VARIABLE
 from pytest_accel.storage.codec import encode
@@ -225,6 +226,7 @@ class RankProcesses:
                         process.wait(_KILL_S)
                 if process.returncode == -signal.SIGKILL:  # its supervisor may be what was killed
                     signal_group(process.pid, signal.SIGKILL)
+                    _await_group(process.pid)
                 # A running one that ended otherwise was about to end by itself.
                 by_us = process.returncode is None or (rank in running and process.returncode in _OUR_SIGNALS)
                 folder = Path(self._specs[rank].folder)
@@ -287,9 +289,23 @@ class ReservedPort:
         self._socket.close()
 
 
-def listen_on_loopback(port: int) -> int:
-    """Return a descriptor for the server of a TCPStore that other machines do not reach."""
-    return socket.create_server((LOOPBACK, port)).detach()
+def tcp_store(host: str, port: int, *, hosting: bool, timeout_s: float, shared: bool = False) -> Any:  # noqa: ANN401 - torch is untyped here
+    """Open a TCPStore; a `shared` one meets others of this process at its port.
+
+    On the loopback it listens there alone: torch would listen on all interfaces.
+    """
+    from torch.distributed import TCPStore
+
+    local = hosting and host == LOOPBACK
+    return TCPStore(
+        host,
+        port,
+        is_master=hosting,
+        timeout=timedelta(seconds=timeout_s),
+        wait_for_workers=False,  # callers wait for ranks by name
+        multi_tenant=shared,
+        master_listen_fd=socket.create_server((LOOPBACK, port)).detach() if local else None,
+    )
 
 
 @cache  # once for each temporary folder
@@ -339,6 +355,21 @@ def signal_group(pid: int, number: signal.Signals) -> None:
         os.killpg(pid, number)
 
 
+@contextmanager
+def signals_noted(*numbers: signal.Signals, then: signal.Handlers | None = None) -> Iterator[list[int]]:
+    """Note signals that ask to stop, to act on them later; `then` is their handling afterwards (that of before).
+
+    By handlers, because subprocesses would inherit a mask.
+    """
+    noted: list[int] = []
+    before = {number: signal.signal(number, lambda number, _: noted.append(number)) for number in numbers}
+    try:
+        yield noted
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler if then is None else then)
+
+
 def die_with_parent() -> None:
     """Ask the kernel for SIGKILL when the thread that started this process ends."""
     import ctypes
@@ -356,6 +387,17 @@ def disable_core_dump() -> None:
 
 
 # --- /proc ------------------------------------------------------------------------------------------------
+
+
+def _await_group(group: int) -> None:
+    """Wait until the kernel has ended the processes of a group that was killed: they are not our children."""
+    deadline = time.monotonic() + _KILL_S
+    while time.monotonic() < deadline and any(
+        int(facts[2]) == group and facts[0] not in "ZX"
+        for facts in map(_facts, _PROC.glob("[0-9]*"))
+        if facts
+    ):
+        time.sleep(_POLL_S)
 
 
 def ancestry(proc: Path = _PROC) -> list[int]:
@@ -376,9 +418,16 @@ def descendants(pid: int, proc: Path = _PROC) -> frozenset[int]:
 
 
 def _parent(folder: Path) -> int:
-    """Return the parent of a process from its folder in /proc (`pid (name) state ppid ...`); 0 if it is gone."""
+    """Return the parent of a process from its folder in /proc; 0 if it is gone."""
+    facts = _facts(folder)
+    return int(facts[1]) if facts else 0
+
+
+def _facts(folder: Path) -> list[str]:
+    """Return state, parent, process group and more of a process from its folder in /proc; nothing if it is gone."""
     try:
-        # The name may hold spaces and brackets.
-        return int((folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
-    except (OSError, ValueError, IndexError):
-        return 0
+        # `pid (name) state ppid pgrp ...`; the name may hold spaces and brackets.
+        facts = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []
+    return facts if len(facts) > 2 else []

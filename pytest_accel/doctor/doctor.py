@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from pytest_accel.doctor import gpus, host
 from pytest_accel.doctor.findings import DEVICES, Finding, Sheet
-from pytest_accel.platforms.host import HostFiles, allowed_cpus
+from pytest_accel.platforms.host import HOST, HostFiles, allowed_cpus
 from pytest_accel.platforms.machine import find_amd, find_ipus
 from pytest_accel.stats.quantities import gibibytes
 
@@ -24,32 +24,27 @@ DEVICES_LIMIT_S = 30.0
 FILES_LIMIT_S = 5.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Roots:
-    """The root of the host's files, and the folders that benchmarks use; None is not checked."""
-
-    host: Path = Path("/")
-    data: Path | None = None
-    baselines: Path | None = None
-
-
 def examine(
-    roots: Roots, environ: Mapping[str, str] = os.environ, *, pause: Callable[[float], None] = time.sleep
+    environ: Mapping[str, str] = os.environ,
+    *,
+    data: Path | None = None,
+    baselines: Path | None = None,
+    files: HostFiles = HOST,
+    pause: Callable[[float], None] = time.sleep,
 ) -> tuple[Finding, ...]:
-    """Return all findings in the order of the screen; `pause` sleeps while the load is observed."""
-    files, cpus = HostFiles(root=roots.host), allowed_cpus()
-    folders = host.folders(roots.host, environ, data=roots.data, baselines=roots.baselines)
+    """Return all findings in the order of the screen.
+
+    `data` and `baselines` are folders that benchmarks use; `pause` sleeps while the load is observed.
+    """
+    cpus = allowed_cpus()
+    folders = host.folders(files, environ, data=data, baselines=baselines)
     # All begin at once, so that checks that hang cost their limit once.
     nvidia = Check(DEVICES, "NVIDIA's driver", partial(gpus.examine, files, environ, cpus))
     others = Check(DEVICES, "AMD's or Graphcore's driver", partial(_other_devices, files, environ))
     checks = [
         Check(host.CPU, "/sys", partial(host.examine_cpus, files, cpus)),
         Check(host.MEMORY, "/proc", partial(host.examine_memory, files)),
-        Check(
-            host.NETWORK,
-            "a folder of LD_LIBRARY_PATH",
-            partial(host.examine_network, files, environ),
-        ),
+        Check(host.NETWORK, "a folder of LD_LIBRARY_PATH", partial(host.examine_network, files, environ)),
         *(Check(host.DISK, str(each.path), partial(host.examine_folder, each)) for each in folders),
     ]
     state, found = nvidia.wait(DEVICES_LIMIT_S, gpus.NvidiaState())
@@ -107,7 +102,7 @@ class Check(Generic[T]):
 
 def _other_devices(files: HostFiles, environ: Mapping[str, str]) -> tuple[int, list[Finding]]:
     """Return the number of AMD GPUs, and findings on all devices of other vendors than NVIDIA."""
-    cards, problems = find_amd(environ, sys=files.root / "sys")
+    cards, problems = find_amd(environ, files)
     ipus, ipu_problems = find_ipus()
     findings = []
     for device in (*cards, *ipus):

@@ -52,10 +52,5 @@ class Sheet:
 DEVICES = Sheet("devices")
 
 
-def worst(findings: Iterable[Finding]) -> Level:
-    levels = {finding.level for finding in findings}
-    return next((level for level in (Level.PROBLEM, Level.WARNING) if level in levels), Level.OK)
-
-
 def to_plain(findings: Iterable[Finding]) -> list[dict[str, str | bool]]:
     return [{**asdict(finding), "level": finding.level.value} for finding in findings]

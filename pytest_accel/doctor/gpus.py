@@ -29,13 +29,9 @@ class NvidiaState:
     cuda: tuple[int, int] | None = None
 
 
-class Gpu(nvidia.NvmlGpu):
-    """One GPU that NVML lists; raises `Refused` for a GPU without a name, such as a lost one."""
-
+class Gpu(nvidia.ListedGpu):
     def __init__(self, nvml: nvidia.Nvml, index: int) -> None:
-        super().__init__(nvml, nvml.demand("nvmlDeviceGetHandleByIndex", index))
-        self.name = str(nvml.demand("nvmlDeviceGetName", self.handle))
-        self.uuid = str(nvml.demand("nvmlDeviceGetUUID", self.handle))
+        super().__init__(nvml, index)
         self.sheet = Sheet(DEVICES.group, of=f"GPU {index}")
 
     def memory(self) -> Any:  # noqa: ANN401 -- a structure of pynvml's
@@ -304,8 +300,7 @@ CHECKS: Mapping[str, Callable[[Gpu, Sheet], Finding | None]] = {
 
 
 def _near(gpu: Gpu, sheet: Sheet, files: HostFiles, cpus: frozenset[int]) -> Finding:
-    sysfs = files.root / "sys"
-    (affinity,) = device_affinities([gpu.uuid], sys=sysfs)
+    (affinity,) = device_affinities([gpu.uuid], files)
     if affinity is None or not affinity.cpus:
         return sheet.unknown(affinity.problem if affinity else "no UUID")
     text = f"near CPUs {format_list(affinity.cpus)}"

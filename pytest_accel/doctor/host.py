@@ -36,7 +36,7 @@ STOLEN = 0.02
 
 
 def examine_cpus(files: host.HostFiles, cpus: frozenset[int]) -> list[Finding]:
-    name = find_cpu(cpuinfo=files.root / "proc/cpuinfo").name
+    name = find_cpu(files).name
     online = host.parse_list(files.text(f"{_CPUS}/online"))
     rest = f" of the host's {len(online)}" if online - cpus else ""
     text = f"{counted(len(cpus), 'CPU')}{rest} ({host.format_list(cpus)}), {name}"
@@ -105,12 +105,12 @@ class Folder:
 
 
 def folders(
-    root: Path, environ: Mapping[str, str], *, data: Path | None, baselines: Path | None
+    files: host.HostFiles, environ: Mapping[str, str], *, data: Path | None, baselines: Path | None
 ) -> list[Folder]:
     temporary = Path(environ.get("TMPDIR") or "/tmp")  # noqa: S108 -- torch stores compiled kernels there
     shared = Folder(
         purpose="shared memory",
-        path=root / "dev/shm",
+        path=files.root / "dev/shm",
         little_bytes=LITTLE_SHARED_BYTES,
         remedy="Loader workers die with a bus error when it is full: start the container with --shm-size=8g or --ipc=host.",
     )
@@ -159,12 +159,9 @@ def examine_load(
     busy, stolen = shares
     text = f"{percent(busy, 0)} of these CPUs busy with other work"
     remedy = "End it or wait (`top`): a run beside other work is noisier, and reports how busy the host was."
-    if busy >= BUSY:
-        findings = [
-            (LOAD("other work").problem if busy >= TAKEN else LOAD("other work").warning)(text, remedy)
-        ]
-    else:
-        findings = [LOAD("other work").ok(text)]
+    sheet = LOAD("other work")
+    told = sheet.problem if busy >= TAKEN else sheet.warning
+    findings = [told(text, remedy) if busy >= BUSY else sheet.ok(text)]
     if stolen >= STOLEN:
         text = f"{percent(stolen, 0)} of these CPUs went to other virtual machines"
         remedy = "Request dedicated CPUs, or measure when the host is quiet."

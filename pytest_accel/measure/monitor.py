@@ -177,7 +177,7 @@ class NvmlMonitor(_Monitor):
         return self
 
     def __exit__(self, *_: object) -> None:
-        nvidia.close(self._gpu.nvml)
+        self._gpu.nvml.close()
         self._gpu, self._calls = nvidia.NvmlGpu(nvidia.Nvml(None, "closed"), None), {}
 
     def begin(self) -> None:

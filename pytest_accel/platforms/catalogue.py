@@ -176,8 +176,8 @@ class DeviceKind:
         added = {variant.key for variant in other.variants}
         variants = (*other.variants, *(old for old in self.variants if old.key not in added))
         shapes = tuple(dict.fromkeys((*self.shapes, *other.shapes)))
-        texts = {name: getattr(other, name) for name in ("title", "vendor", "architecture")}
-        given = {name: text for name, text in texts.items() if text}
+        names = ("title", "vendor", "architecture")
+        given = {name: text for name in names if (text := getattr(other, name))}
         return replace(self, shapes=shapes, variants=variants, **given)
 
 

@@ -14,9 +14,9 @@ from importlib import metadata
 from typing import TypeAlias
 
 from pytest_accel.platforms.catalogue import DetectedDevice
-from pytest_accel.platforms.host import HostFiles, allowed_cpus, cpu_quota, format_list
+from pytest_accel.platforms.host import HOST, HostFiles, allowed_cpus, cpu_quota, format_list
 from pytest_accel.platforms.machine import find_cpu
-from pytest_accel.platforms.nvidia import opened
+from pytest_accel.platforms.nvidia import NvmlGpu, opened
 from pytest_accel.stats import environment
 
 Facts: TypeAlias = dict[str, str]
@@ -42,23 +42,19 @@ def read_environment(
     threads: int | None = None,
     device_count: int = 1,
     cpu_model: str | None = None,
-    files: HostFiles | None = None,
-    environ: Mapping[str, str] | None = None,
+    files: HostFiles = HOST,
+    environ: Mapping[str, str] = os.environ,
 ) -> environment.Environment:
     """Return the environment of a run on a device; on the CPU without one."""
-    files = files or HostFiles()
-    environ = os.environ if environ is None else environ
-    model = cpu_model or find_cpu(cpuinfo=files.root / "proc/cpuinfo").name
-    context = (
-        {environment.FACTS: environment.FACT_SET}
-        | _software()
-        | container(files, environ)
-        | _cpu_context(files)
-        | torch_settings()
-    )
-    context |= {
-        environment.VARIABLE_PREFIX + name: value
-        for name, value in environment.safe_variables(environ).items()
+    model = cpu_model or find_cpu(files).name
+    variables = environment.safe_variables(environ)
+    context = {
+        environment.FACTS: environment.FACT_SET,
+        **_software(),
+        **container(files, environ),
+        **_cpu_context(files),
+        **torch_facts(libraries=hardware is not None),
+        **{environment.VARIABLE_PREFIX + name: value for name, value in variables.items()},
     }
     if hardware is None:
         torch = sys.modules.get("torch")
@@ -73,8 +69,9 @@ def read_environment(
         identity["device_count"] = str(device_count)
         cards = "sys/class/infiniband"  # of RoCE adapters too
         firmware = {files.text(f"{cards}/{card}/fw_ver") for card in files.names(cards)} - {""}
-        context |= {**_torch_libraries(), **device_context, "host_cpu_model": model}
         context |= {
+            **device_context,
+            "host_cpu_model": model,
             "nic_firmware": ", ".join(sorted(firmware)),
             "ofed": files.text("sys/module/mlx5_core/version"),
         }
@@ -96,26 +93,39 @@ def _software() -> Facts:
     return facts
 
 
-def _torch_libraries() -> Facts:
-    """Return the libraries that torch was built with and has loaded; empty unless torch is imported."""
-    torch = sys.modules.get("torch")
+def torch_facts(*, libraries: bool = False) -> Facts:
+    """Return settings of torch that are not its defaults, which change speed; on request its libraries too.
+
+    Empty unless torch is imported.
+    """
+    torch, inductor = sys.modules.get("torch"), sys.modules.get("torch._inductor.config")
     if torch is None:
         return {}
-    readers: Mapping[str, Callable[[], str]] = {
-        "cuda": lambda: torch.version.cuda or "",
-        "hip": lambda: torch.version.hip or "",
-        "cudnn": lambda: cudnn_version(torch.backends.cudnn.version() or 0),
-        "nccl": lambda: ".".join(str(part) for part in torch.cuda.nccl.version()),
-        "cublas": lambda: _loaded_version("cublas"),
-        "cublaslt": lambda: _loaded_version("cublasLt"),
+    backends = ("flash", "mem_efficient", "cudnn", "math")
+    readers: dict[str, Callable[[], str]] = {
+        "matmul_precision": lambda: torch.get_float32_matmul_precision().replace("highest", ""),
+        "cudnn_enabled": lambda: "" if torch.backends.cudnn.enabled else "off",
+        "mkldnn_enabled": lambda: "" if torch.backends.mkldnn.enabled else "off",
+        "cudnn_benchmark": lambda: "on" if torch.backends.cudnn.benchmark else "",
+        "cudnn_tf32": lambda: "" if torch.backends.cudnn.allow_tf32 else "off",
+        "sdpa_disabled": lambda: " ".join(
+            each for each in backends if not getattr(torch.backends.cuda, f"{each}_sdp_enabled")()
+        ),
+        "deterministic": lambda: "on" if torch.are_deterministic_algorithms_enabled() else "",
+        "max_autotune": lambda: "on" if inductor and inductor.max_autotune else "",
     }
-    return _answered(readers)
-
-
-def _answered(readers: Mapping[str, Callable[[], str]]) -> Facts:
-    """Return what torch answers: a CPU build lacks some of these names and raises from others."""
+    if libraries:
+        readers |= {
+            "cuda": lambda: torch.version.cuda or "",
+            "hip": lambda: torch.version.hip or "",
+            "cudnn": lambda: cudnn_version(torch.backends.cudnn.version() or 0),
+            "nccl": lambda: ".".join(str(part) for part in torch.cuda.nccl.version()),
+            "cublas": lambda: _loaded_version("cublas"),
+            "cublaslt": lambda: _loaded_version("cublasLt"),
+        }
     facts: Facts = {}
     for name, read in readers.items():
+        # A CPU build lacks some, and raises from others.
         with suppress(AttributeError, RuntimeError, ImportError):
             facts[name] = read()
     return facts
@@ -133,27 +143,6 @@ def _loaded_version(library: str) -> str:
                 parts.append(str(number.value))
             return ".".join(parts)
     return ""
-
-
-def torch_settings() -> Facts:
-    """Return settings of torch that are not its defaults: somebody set them, and they change speed."""
-    torch, inductor = sys.modules.get("torch"), sys.modules.get("torch._inductor.config")
-    if torch is None:
-        return {}
-    backends = ("flash", "mem_efficient", "cudnn", "math")
-    readers: Mapping[str, Callable[[], str]] = {
-        "matmul_precision": lambda: torch.get_float32_matmul_precision().replace("highest", ""),
-        "cudnn_enabled": lambda: "" if torch.backends.cudnn.enabled else "off",
-        "mkldnn_enabled": lambda: "" if torch.backends.mkldnn.enabled else "off",
-        "cudnn_benchmark": lambda: "on" if torch.backends.cudnn.benchmark else "",
-        "cudnn_tf32": lambda: "" if torch.backends.cudnn.allow_tf32 else "off",
-        "sdpa_disabled": lambda: " ".join(
-            each for each in backends if not getattr(torch.backends.cuda, f"{each}_sdp_enabled")()
-        ),
-        "deterministic": lambda: "on" if torch.are_deterministic_algorithms_enabled() else "",
-        "max_autotune": lambda: "on" if inductor and inductor.max_autotune else "",
-    }
-    return _answered(readers)
 
 
 def compiled_counts() -> dict[str, float]:
@@ -245,27 +234,27 @@ def _device(hardware: DetectedDevice) -> tuple[Facts, Facts]:
             "driver": nvml.text("nvmlSystemGetDriverVersion"),
             "cuda_driver": f"{cuda[0]}.{cuda[1]}" if cuda else "",
         }
-        handle = nvml.handle(hardware.uuid)
-        if handle is None:
-            return identity, context
+        gpu = NvmlGpu(nvml, nvml.handle(hardware.uuid))
         # Part of the identity: a device capped at 500 W of 700 W runs slower steps.
-        identity["power_limit_w"] = _watts(nvml.ask("nvmlDeviceGetPowerManagementLimit", handle))
+        identity["power_limit_w"] = _watts(gpu.get("PowerManagementLimit"))
         for clock, field in (("NVML_CLOCK_SM", "sm_clock_mhz"), ("NVML_CLOCK_MEM", "memory_clock_mhz")):
-            constant = nvml.constant(clock)
-            context[f"max_{field}"] = nvml.text("nvmlDeviceGetMaxClockInfo", handle, constant)
-            context[f"application_{field}"] = nvml.text("nvmlDeviceGetApplicationsClock", handle, constant)
-        ecc = nvml.ask("nvmlDeviceGetEccMode", handle) or (None,)  # current, pending
-        mig = nvml.ask("nvmlDeviceGetMigMode", handle) or (None,)
+            context[f"max_{field}"] = _text(gpu.get("MaxClockInfo", clock))
+            context[f"application_{field}"] = _text(gpu.get("ApplicationsClock", clock))
+        # ECC and MIG: current, pending.
+        modes = {"ecc": gpu.get("EccMode") or (None,), "mig_mode": gpu.get("MigMode") or (None,)}
         return identity, context | {
-            "vbios": nvml.text("nvmlDeviceGetVbiosVersion", handle),
-            "inforom": nvml.text("nvmlDeviceGetInforomImageVersion", handle),
-            "gsp_firmware": nvml.text("nvmlDeviceGetGspFirmwareVersion", handle),
-            "default_power_limit_w": _watts(nvml.ask("nvmlDeviceGetPowerManagementDefaultLimit", handle)),
-            "ecc": _ON_OFF.get(ecc[0], ""),
-            "mig_mode": _ON_OFF.get(mig[0], ""),
-            "persistence": _ON_OFF.get(nvml.ask("nvmlDeviceGetPersistenceMode", handle), ""),
+            "vbios": _text(gpu.get("VbiosVersion")),
+            "inforom": _text(gpu.get("InforomImageVersion")),
+            "gsp_firmware": _text(gpu.get("GspFirmwareVersion")),
+            "default_power_limit_w": _watts(gpu.get("PowerManagementDefaultLimit")),
+            "persistence": _ON_OFF.get(gpu.get("PersistenceMode"), ""),
+            **{name: _ON_OFF.get(mode[0], "") for name, mode in modes.items()},
         }
 
 
+def _text(answer: object) -> str:
+    return "" if answer is None else str(answer)
+
+
 def _watts(milliwatts: int | None) -> str:
-    return "" if milliwatts is None else str(round(milliwatts / 1000))
+    return _text(milliwatts and round(milliwatts / 1000))

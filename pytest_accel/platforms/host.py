@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -30,6 +31,9 @@ class HostFiles:
 
     def exists(self, path: str) -> bool:
         return os.path.lexists(self.root / path)
+
+
+HOST = HostFiles()
 
 
 def read_file(path: Path) -> tuple[str, str]:
@@ -64,17 +68,20 @@ def number_fields(lines: list[str]) -> dict[str, int]:
 
 
 def cpu_quota(files: HostFiles) -> float | None:
-    found = []
-    for folder in _group_folders(files):
-        numbers = [whole_number(word) or 0 for word in files.text(f"{folder}/cpu.max").split()]
-        if len(numbers) == 2 and all(numbers):  # "150000 100000"; "max 100000" is no limit
-            found.append(numbers[0] / numbers[1])
-    for folder in _group_folders(files, "cpu"):
-        texts = (files.text(f"{folder}/cpu.cfs_{name}_us") for name in ("quota", "period"))
-        quota, period = (whole_number(text) or 0 for text in texts)
-        if quota and period:  # "-1" is no limit
-            found.append(quota / period)
-    return min(found, default=None)
+    """Return the smallest quota of all groups above this process, in CPUs."""
+    version_2 = (files.text(f"{folder}/cpu.max").split() for folder in _group_folders(files))
+    version_1 = (
+        [files.text(f"{folder}/cpu.cfs_{name}_us") for name in ("quota", "period")]
+        for folder in _group_folders(files, "cpu")
+    )
+    # "150000 100000"; "max 100000" and "-1" are no limits.
+    found = [[whole_number(word) or 0 for word in words] for words in (*version_2, *version_1)]
+    return min((each[0] / each[1] for each in found if len(each) == 2 and all(each)), default=None)
+
+
+def usable_cpus(files: HostFiles = HOST) -> float:
+    """Return the CPUs whose time this process may use: those of its affinity, within the quota of its group."""
+    return min(len(allowed_cpus()), cpu_quota(files) or math.inf)
 
 
 def memory_limit(files: HostFiles) -> tuple[int, int] | None:
@@ -102,8 +109,6 @@ def _group_folders(files: HostFiles, controller: str = "") -> Iterator[str]:
                 yield f"sys/fs/cgroup{f'/{controllers}' if controller else ''}{each}".rstrip("/")
 
 
-SYS = Path("/sys")
-
 _MOST_NUMBERS = 1 << 16  # no kernel counts more CPUs; a corrupt list must not fill the memory
 
 
@@ -130,13 +135,10 @@ class DeviceAffinity:
     problem: str = ""
 
 
-def topology(sys: Path = SYS) -> Topology:
-    nodes = (
-        parse_list(read_file(path / "cpulist")[0]) for path in _numbered(sys / "devices/system/node", "node")
-    )
+def topology(files: HostFiles = HOST) -> Topology:
+    nodes = (parse_list(files.text(f"{path}/cpulist")) for path in _numbered(files, "node"))
     siblings = (
-        parse_list(read_file(path / "topology/thread_siblings_list")[0])
-        for path in _numbered(sys / "devices/system/cpu", "cpu")
+        parse_list(files.text(f"{path}/topology/thread_siblings_list")) for path in _numbered(files, "cpu")
     )
     cores = sorted({core for core in siblings if core}, key=min)
     return Topology(nodes=tuple(filter(None, nodes)), cores=tuple(cores))
@@ -147,17 +149,18 @@ def allowed_cpus() -> frozenset[int]:
     return frozenset(os.sched_getaffinity(0))
 
 
-def pci_affinity(bus_id: str, sys: Path = SYS) -> DeviceAffinity:
+def pci_affinity(bus_id: str, files: HostFiles) -> DeviceAffinity:
     """Return the CPUs near a PCI device; `bus_id` as the kernel spells it, or with NVML's long domain."""
     domain, _, rest = bus_id.strip().lower().partition(":")
     try:
-        directory = sys / "bus/pci/devices" / f"{int(domain, 16):04x}:{rest}"
+        name = f"{int(domain, 16):04x}:{rest}"
     except ValueError:
         return DeviceAffinity(problem=f"{bus_id!r} is not the address of a PCI device")
-    if read_file(directory / "numa_node")[0] in {"", "-1"}:  # -1: the firmware does not say
-        return DeviceAffinity(problem=f"the kernel does not know the NUMA node of {directory.name}")
-    cpus = parse_list(read_file(directory / "local_cpulist")[0])
-    return DeviceAffinity(cpus=cpus, problem="" if cpus else f"no CPUs are local to {directory.name}")
+    folder = f"sys/bus/pci/devices/{name}"
+    if files.text(f"{folder}/numa_node") in {"", "-1"}:  # -1: the firmware does not say
+        return DeviceAffinity(problem=f"the kernel does not know the NUMA node of {name}")
+    cpus = parse_list(files.text(f"{folder}/local_cpulist"))
+    return DeviceAffinity(cpus=cpus, problem="" if cpus else f"no CPUs are local to {name}")
 
 
 def parse_list(text: str) -> frozenset[int]:
@@ -185,31 +188,29 @@ def format_list(numbers: Iterable[int]) -> str:
     return ",".join("-".join(map(str, run)) for run in runs)
 
 
-def kfd_nodes(sys: Path) -> Iterator[tuple[Path, dict[str, int]]]:
+def kfd_nodes(files: HostFiles) -> Iterator[tuple[str, dict[str, int]]]:
     """Yield the nodes of the kernel's topology of AMD GPUs in their order, with their properties."""
-    topology = sys / "class/kfd/kfd/topology/nodes"
-    for number in sorted(int(name) for name in folder_names(topology) if name.isdecimal()):
-        yield topology / str(number), kfd_properties(topology / str(number) / "properties")
+    nodes = "sys/class/kfd/kfd/topology/nodes"
+    for number in sorted(int(name) for name in files.names(nodes) if name.isdecimal()):
+        yield f"{nodes}/{number}", number_fields(files.lines(f"{nodes}/{number}/properties"))
 
 
-def kfd_properties(path: Path) -> dict[str, int]:
-    return number_fields(read_file(path)[0].splitlines())
-
-
-def kfd_affinity(uuid: str, sys: Path) -> DeviceAffinity | None:
+def kfd_affinity(uuid: str, files: HostFiles) -> DeviceAffinity | None:
     """Return the affinity of an AMD GPU, whose UUID is `GPU-<unique_id>`, by its bus address."""
-    for _, properties in kfd_nodes(sys):
+    for _, properties in kfd_nodes(files):
         unique_id = properties.get("unique_id")
         if unique_id and uuid.lower() == f"gpu-{unique_id:016x}":
             where = properties.get("location_id", 0)  # packed as by PCI: bus, then device and function
             bus, device, function = where >> 8 & 0xFF, where >> 3 & 0x1F, where & 0x7
-            return pci_affinity(f"{properties.get('domain', 0):x}:{bus:02x}:{device:02x}.{function:x}", sys)
+            return pci_affinity(f"{properties.get('domain', 0):x}:{bus:02x}:{device:02x}.{function:x}", files)
     return None
 
 
-def _numbered(directory: Path, prefix: str) -> list[Path]:
-    numbers = (name.removeprefix(prefix) for name in folder_names(directory) if name.startswith(prefix))
-    return [directory / f"{prefix}{number}" for number in sorted(int(n) for n in numbers if n.isdigit())]
+def _numbered(files: HostFiles, what: str) -> list[str]:
+    """Return the folders of the kernel's nodes or CPUs, by number."""
+    folder = f"sys/devices/system/{what}"
+    numbers = (name.removeprefix(what) for name in files.names(folder) if name.startswith(what))
+    return [f"{folder}/{what}{number}" for number in sorted(int(each) for each in numbers if each.isdigit())]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,9 +228,8 @@ class Load:
     clock_mhz: float | None
 
 
-def read_load(files: HostFiles | None = None) -> Load:
+def read_load(files: HostFiles = HOST) -> Load:
     """Read all counters: 1 ms in a process of torch with 7 threads; call it outside timed steps."""
-    files = files or HostFiles()
     tasks = "proc/self/task"
     waits = {name: files.text(f"{tasks}/{name}/schedstat").split() for name in files.names(tasks)}
     words = files.text("proc/self/stat").rpartition(")")[2].split()
@@ -284,14 +284,11 @@ def _children_s(files: HostFiles) -> float:
 
 def _throttled_s(files: HostFiles) -> float:
     """Return the time for which quotas stopped the groups of this process; the largest of all groups above it."""
-    found = [0.0]
-    for folder in _group_folders(files):
-        counts = number_fields(files.lines(f"{folder}/cpu.stat"))
-        found.append(counts.get("throttled_usec", 0) / 1e6)
-    for folder in _group_folders(files, "cpu"):
-        counts = number_fields(files.lines(f"{folder}/cpu.stat"))
-        found.append(counts.get("throttled_time", 0) / 1e9)
-    return max(found)
+    folders = (*_group_folders(files), *_group_folders(files, "cpu"))
+    found = [number_fields(files.lines(f"{folder}/cpu.stat")) for folder in folders]
+    # Version 2 counts microseconds, version 1 nanoseconds.
+    times_s = (each.get("throttled_usec", 0) / 1e6 + each.get("throttled_time", 0) / 1e9 for each in found)
+    return max(times_s, default=0.0)
 
 
 def cpu_shares(before: str, after: str, cpus: frozenset[int]) -> tuple[float, float] | None:

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
-from pathlib import Path
 
 from pytest_accel.platforms import host, nvidia
 from pytest_accel.platforms.catalogue import (
@@ -20,10 +19,8 @@ from pytest_accel.platforms.catalogue import (
     load_catalogue,
     select_visible,
 )
+from pytest_accel.platforms.host import HOST, HostFiles
 from pytest_accel.stats.quantities import counted
-
-CPUINFO = Path("/proc/cpuinfo")
-SOC_ID = Path("/sys/devices/soc0/soc_id")
 
 # Arm processors report numbers, not names: implementer and part (Arm's MIDR_EL1, as in util-linux's lscpu).
 _ARM_PARTS = {
@@ -141,8 +138,9 @@ def probe() -> Machine:
     return Machine(cpu=find_cpu(), devices=tuple(devices), problems=tuple(problems))
 
 
-def find_cpu(*, cpuinfo: Path = CPUINFO, soc_id: Path = SOC_ID) -> Cpu:
-    return describe_cpu(host.read_file(cpuinfo)[0], len(os.sched_getaffinity(0)), host.read_file(soc_id)[0])
+def find_cpu(files: HostFiles = HOST) -> Cpu:
+    cores, soc_id = len(host.allowed_cpus()), files.text("sys/devices/soc0/soc_id")
+    return describe_cpu(files.text("proc/cpuinfo"), cores, soc_id)
 
 
 def describe_cpu(cpuinfo: str, cores: int, soc_id: str = "") -> Cpu:
@@ -199,9 +197,9 @@ _MI250_BY_UNITS = {110: "AMD Instinct MI250X", 104: "AMD Instinct MI250"}
 
 
 def find_amd(
-    environ: Mapping[str, str] = os.environ, *, sys: Path = host.SYS
+    environ: Mapping[str, str] = os.environ, files: HostFiles = HOST
 ) -> tuple[list[DetectedDevice], list[str]]:
-    gpus = _list_amd(sys)
+    gpus = _list_amd(files)
     devices = visible_devices(gpus, environ)
     if gpus and not devices:
         named = f"{len(gpus)} x {gpus[0].name}"
@@ -218,23 +216,25 @@ def visible_devices(gpus: Sequence[DetectedDevice], environ: Mapping[str, str]) 
     return [replace(device, index=index) for index, device in enumerate(devices)]
 
 
-def _list_amd(sys: Path) -> list[DetectedDevice]:
+def _list_amd(files: HostFiles) -> list[DetectedDevice]:
     """Return all GPUs in the order of their nodes, which is the runtime's; a GCD where a card has two."""
     gpus: list[DetectedDevice] = []
-    for node, properties in host.kfd_nodes(sys):
+    for node, properties in host.kfd_nodes(files):
         if not properties.get("simd_count"):  # a CPU
             continue
-        product = sys / f"class/drm/renderD{properties.get('drm_render_minor', 0)}/device/product_name"
+        card = f"sys/class/drm/renderD{properties.get('drm_render_minor', 0)}"
         device_id = properties.get("device_id", 0)
-        name = host.read_file(product)[0] or _AMD_NAMES.get(device_id, f"AMD device {device_id:#06x}")
+        name = files.text(f"{card}/device/product_name") or _AMD_NAMES.get(
+            device_id, f"AMD device {device_id:#06x}"
+        )
         if "MI250" in name.upper():
             units = properties["simd_count"] // (properties.get("simd_per_cu") or 4)
             name = _MI250_BY_UNITS.get(units, name)
-        banks = [host.kfd_properties(path) for path in node.glob("mem_banks/*/properties")]
-        sizes = [
-            bank.get("size_in_bytes", 0) for bank in banks if bank.get("heap_type") in _FRAME_BUFFER_HEAPS
-        ]
-        uuid, memory = f"GPU-{properties.get('unique_id', 0):016x}", sum(sizes) or None
+        names = files.names(f"{node}/mem_banks")
+        banks = [host.number_fields(files.lines(f"{node}/mem_banks/{each}/properties")) for each in names]
+        own = (each for each in banks if each.get("heap_type") in _FRAME_BUFFER_HEAPS)
+        memory = sum(each.get("size_in_bytes", 0) for each in own) or None
+        uuid = f"GPU-{properties.get('unique_id', 0):016x}"
         gpus.append(DetectedDevice(index=len(gpus), name=name, vendor="amd", uuid=uuid, memory_bytes=memory))
     return gpus
 
@@ -281,7 +281,7 @@ def ipu_uuid(ipu: Mapping[str, str], index: int) -> str:
 
 
 def device_affinities(
-    uuids: Sequence[str | None], *, sys: Path = host.SYS
+    uuids: Sequence[str | None], files: HostFiles = HOST
 ) -> list[host.DeviceAffinity | None]:
     """Return the affinity of each device; None for None, which is a rank without a device."""
     if not any(uuids):
@@ -289,15 +289,15 @@ def device_affinities(
             None if uuid is None else host.DeviceAffinity(problem="its device has no UUID") for uuid in uuids
         ]
     with nvidia.opened() as nvml:
-        return [None if uuid is None else _affinity(nvml, uuid, sys) for uuid in uuids]
+        return [None if uuid is None else _affinity(nvml, uuid, files) for uuid in uuids]
 
 
-def _affinity(nvml: nvidia.Nvml, uuid: str, sys: Path) -> host.DeviceAffinity:
+def _affinity(nvml: nvidia.Nvml, uuid: str, files: HostFiles) -> host.DeviceAffinity:
     handle = nvml.handle(uuid)
     if handle is None:
         unknown = host.DeviceAffinity(problem=f"no driver knows {uuid or 'a device without UUID'}")
-        return host.kfd_affinity(uuid, sys) or unknown
+        return host.kfd_affinity(uuid, files) or unknown
     info, problem = nvml.attempt("nvmlDeviceGetPciInfo", handle)
     if info is None:
         return host.DeviceAffinity(problem=f"NVML does not report the bus of {uuid}: {problem}")
-    return host.pci_affinity(str(info.busId), sys)
+    return host.pci_affinity(str(info.busId), files)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +22,7 @@ NO_PACKAGE = "the package nvidia-ml-py is not installed"
 
 # NVML's clock event reasons (nvml.h).
 IDLE = 0x1
+APPLICATION_CLOCKS = 0x2
 POWER_CAP = 0x4
 HW_SLOWDOWN = 0x8
 SW_THERMAL = 0x20
@@ -40,7 +41,7 @@ class ClockEvent:
 
 
 EVENTS = (
-    ClockEvent(bit=0x2, name="application clocks", words="application clocks", distress=False),
+    ClockEvent(bit=APPLICATION_CLOCKS, name="application clocks", words="application clocks", distress=False),
     ClockEvent(bit=POWER_CAP, name="power cap", words="power limit", distress=False),
     ClockEvent(bit=0x10, name="sync boost", words="sync boost", distress=False),
     ClockEvent(bit=0x100, name="display clocks", words="display clocks", distress=False),
@@ -52,7 +53,6 @@ EVENTS = (
     ClockEvent(bit=RELIABILITY, name="reliability", words="reliability", distress=True),
 )
 KNOWN = IDLE | sum(event.bit for event in EVENTS)
-APPLICATION_CLOCKS = 0x2
 CLOCK_STEP_MHZ = 15
 HELD_BELOW = 0.95  # of the highest clock
 
@@ -110,6 +110,10 @@ class Nvml:
         number = self.ask("nvmlSystemGetCudaDriverVersion_v2") or 0  # 12040 is 12.4
         return (number // 1000, number % 1000 // 10) if number else None
 
+    def close(self) -> None:
+        """Close NVML; one that never opened, or a GPU that was lost meanwhile, is no error."""
+        self.ask("nvmlShutdown")
+
 
 class NvmlGpu:
     """NVML's answers about one GPU; none without a handle."""
@@ -133,18 +137,23 @@ class NvmlGpu:
         return errors
 
 
-@contextmanager
-def opened() -> Iterator[Nvml]:
+class ListedGpu(NvmlGpu):
+    """One GPU that NVML lists; raises `Refused` for a GPU without a name, such as a lost one."""
+
+    def __init__(self, nvml: Nvml, index: int) -> None:
+        super().__init__(nvml, nvml.demand("nvmlDeviceGetHandleByIndex", index))
+        self.name, self.uuid = (
+            str(nvml.demand(f"nvmlDeviceGet{what}", self.handle)) for what in ("Name", "UUID")
+        )
+
+
+def opened() -> AbstractContextManager[Nvml]:
     """Open NVML for a block. NVML counts its users, so that blocks may be nested."""
-    nvml = open_nvml()
-    try:
-        yield nvml
-    finally:
-        close(nvml)
+    return closing(open_nvml())
 
 
 def open_nvml() -> Nvml:
-    """Open NVML where `with` cannot be used; `close` it."""
+    """Open NVML where `with` cannot be used; `close()` it."""
     try:
         import pynvml
     except ImportError:
@@ -154,11 +163,6 @@ def open_nvml() -> Nvml:
     except Exception as error:  # noqa: BLE001 -- no driver, a broken library or package
         return Nvml(None, reason(error))
     return Nvml(pynvml)
-
-
-def close(nvml: Nvml) -> None:
-    """Close NVML; one that never opened, or a GPU that was lost meanwhile, is no error."""
-    nvml.ask("nvmlShutdown")
 
 
 def reason(error: Exception) -> str:
@@ -181,16 +185,14 @@ def find(environ: Mapping[str, str] = os.environ) -> tuple[list[DetectedDevice],
             return [], [f"NVML: {problem}"]
         for index in range(count):
             try:
-                handle = nvml.demand("nvmlDeviceGetHandleByIndex", index)
-                name, uuid = (str(nvml.demand(f"nvmlDeviceGet{what}", handle)) for what in ("Name", "UUID"))
+                gpu = ListedGpu(nvml, index)
             except Refused as refused:  # one lost GPU must not hide the others
                 problems.append(f"NVML: GPU {index}: {refused}")
                 continue
-            memory = nvml.ask("nvmlDeviceGetMemoryInfo", handle)
+            memory, mode = gpu.get("MemoryInfo"), gpu.get("MigMode")  # without MIG: "not supported"
             size = None if memory is None else int(memory.total)
-            gpus.append(DetectedDevice(index=index, name=name, uuid=uuid, memory_bytes=size))
-            mode = nvml.ask("nvmlDeviceGetMigMode", handle)  # without MIG: "not supported"
-            sliced += [uuid] if mode and mode[0] else []
+            gpus.append(DetectedDevice(index=index, name=gpu.name, uuid=gpu.uuid, memory_bytes=size))
+            sliced += [gpu.uuid] if mode and mode[0] else []
     chosen = select_visible(environ.get("CUDA_VISIBLE_DEVICES"), [gpu.uuid for gpu in gpus])
     devices = [replace(gpus[each], index=index) for index, each in enumerate(chosen)]
     in_mig_mode = [device.index for device in devices if device.uuid in sliced]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_accel.platforms.catalogue import DetectedDevice
-from pytest_accel.platforms.nvidia import close, open_nvml
+from pytest_accel.platforms.nvidia import open_nvml
 from pytest_accel.power.source import DeviceSource, PowerNode, checked_w
 
 VENDOR = "nvidia"
@@ -38,7 +38,7 @@ class NvmlSource(DeviceSource):
 
     def close(self) -> None:
         self.handles = {}
-        close(self._nvml)
+        self._nvml.close()
 
     def _find(self, device: DetectedDevice) -> object:
         handle = self._nvml.handle(device.uuid)

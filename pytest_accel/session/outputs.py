@@ -124,14 +124,12 @@ class Outputs:
         self.update_json()
 
     def examine(self) -> None:
-        from pytest_accel.doctor.doctor import Roots, examine
+        from pytest_accel.doctor.doctor import examine
         from pytest_accel.doctor.findings import to_plain
 
-        roots = Roots(
-            baselines=baselines_root(self.settings, self.config.rootpath),
-            data=data_root(self.settings, self.config),
-        )
-        self.findings = tuple(to_plain(examine(roots)))
+        baselines = baselines_root(self.settings, self.config.rootpath)
+        data = data_root(self.settings, self.config)
+        self.findings = tuple(to_plain(examine(data=data, baselines=baselines)))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.nodeid in self.benchmarks:

@@ -21,7 +21,7 @@ from pytest_accel.distributed.worker import begin_rank
 from pytest_accel.markers import is_benchmark
 from pytest_accel.measure.rounds import ALONE, Ranks
 from pytest_accel.options import Settings
-from pytest_accel.platforms.environment import torch_settings
+from pytest_accel.platforms.environment import torch_facts
 from pytest_accel.session.accel import CALL_MEASURE, MEASUREMENT, MEASURING_OFF, PROFILE_ABOVE_S, SESSION_ID
 from pytest_accel.session.device import RANK_END, UNFIT, Unfit, bind_worker, fail_plainly, open_device
 from pytest_accel.session.selection import SELECTION
@@ -129,7 +129,7 @@ class WorkerProcess:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_call(self) -> None:
-        self._set_up = torch_settings()
+        self._set_up = torch_facts()
 
     def pytest_runtest_teardown(self, item: pytest.Item) -> None:
         """Keep what the fixtures hold, before they are torn down."""
@@ -149,7 +149,7 @@ class WorkerProcess:
             bind_worker(self._config, selection.catalogue.parse(order.platform))
         selection.ordered = order.platform
         self._extra_info, self._warnings = {}, []
-        found = self._set_up = torch_settings()
+        found = self._set_up = torch_facts()
         try:
             # Through the hook: wrappers of other plugins apply warning filters and explain assertions.
             item.ihook.pytest_runtest_protocol(item=item, nextitem=self._items.get(order.next_node_id))
@@ -175,7 +175,7 @@ class WorkerProcess:
             device_check=self._config.stash.get(DEVICE_CHECK, None),
             warnings=tuple(self._warnings),
             # Those of a session's fixture, made for this item, are meant for the next ones too.
-            left_settings=torch_settings() not in (found, self._set_up),
+            left_settings=torch_facts() not in (found, self._set_up),
         )
 
     def _outcome(self, item: pytest.Item) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -190,9 +191,9 @@ def fail_on_one(group):
     return failures
 
 
-def four_times(a, b, out):
+def four_times(a, b, *, out, product=torch.matmul):
     for _ in range(4):  # far from what the noise of a shared host can undo
-        torch.matmul(a, b, out=out)
+        product(a, b, out=out)
 
 
 def check_devices(group):
@@ -201,10 +202,10 @@ def check_devices(group):
 
     device_check.MEASURED_S = device_check.ALL_REDUCE_S = 0.02
     seeded = torch.random.get_rng_state()
-    product = four_times if group.rank == 1 else None
-    report = device_check.check(
-        group, torch.device("cpu"), label=f"device {group.rank}", host="n1", product=product
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        if group.rank == 1:
+            patch.setattr(torch, "matmul", four_times)
+        report = device_check.check(group, torch.device("cpu"), label=f"device {group.rank}", host="n1")
     return encode(report) | {"same_seed": torch.equal(torch.random.get_rng_state(), seeded)}
 
 

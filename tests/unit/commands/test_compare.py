@@ -23,7 +23,10 @@ def compare(tmp_path, monkeypatch, capsys):
     baseline(tmp_path / "baselines")
 
     def run(*arguments, status=0):
-        found = cli.main(["compare", *arguments])
+        try:
+            found = cli.main(["compare", *arguments])
+        except SystemExit as refused:  # by argparse
+            found = refused.code
         out, err = capsys.readouterr()
         assert found == status, err or out
         return err if status == 2 else out + err

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
+from pytest_accel import cli
 from pytest_accel.commands.doctor import screen, verdict
+from pytest_accel.doctor import doctor
 from pytest_accel.doctor.findings import Finding, Level
+from pytest_accel.platforms import machine
 
 
 def finding(subject, text="fine", *, level=Level.OK, group="devices", **more):
@@ -71,3 +76,16 @@ def test_verdicts():
     noisy = [finding("load", level=Level.WARNING), finding("ECC", level=Level.WARNING, of="GPU 1")]
     assert verdict(noisy).startswith("2 warnings. Measuring works")
     assert verdict(noisy).endswith(": load, GPU 1 ECC.")
+
+
+def test_a_driver_that_hangs_does_not_hang_the_command(monkeypatch, capsys):
+    released = threading.Event()
+    monkeypatch.setattr(machine, "detect", lambda _catalogue: released.wait(10))
+    monkeypatch.setattr(doctor, "DEVICES_LIMIT_S", 0.05)
+    try:
+        cli.main(["doctor"])
+    finally:
+        released.set()
+    said = capsys.readouterr().out
+    assert "note         devices are not listed: a driver does not answer" in said
+    assert "  cpu " in said  # the platform

@@ -201,7 +201,7 @@ def test_the_doctor_looks_where_a_session_would(tmp_path, below, monkeypatch, ca
     (tmp_path / "pytest.ini").write_text(LAYOUTS["pytest.ini"])
     monkeypatch.chdir(below)
     looked = []
-    monkeypatch.setattr(doctor, "examine", lambda roots, _environ: looked.append(roots) or ())
+    monkeypatch.setattr(doctor, "examine", lambda **folders: looked.append(folders) or ())
     assert cli.main(["doctor", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["findings"] == []
-    assert (looked[0].data, looked[0].baselines) == (tmp_path / "sets", tmp_path / "b" / "c")
+    assert looked == [{"data": tmp_path / "sets", "baselines": tmp_path / "b" / "c"}]

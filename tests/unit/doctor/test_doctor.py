@@ -15,7 +15,7 @@ import pytest
 
 import pytest_accel.doctor
 from pytest_accel.doctor import doctor, gpus, host
-from pytest_accel.doctor.doctor import Roots, examine
+from pytest_accel.doctor.doctor import examine
 from pytest_accel.doctor.findings import Finding, Level, to_plain
 
 # Recorded in a container of one of two NUMA nodes, control groups of version 2; shortened.
@@ -53,14 +53,13 @@ def one_cpu(monkeypatch):
 
 
 def test_groups_stand_in_their_order_and_survive_json(tree, tmp_path):
-    roots = Roots(host=tree(HOST).root, data=tmp_path, baselines=tmp_path)
-    findings = examine(roots, {}, pause=rest)
+    findings = examine({}, files=tree(HOST), data=tmp_path, baselines=tmp_path, pause=rest)
     assert list(dict.fromkeys(finding.group for finding in findings)) == GROUPS
     assert json.loads(json.dumps(to_plain(findings)))[0].keys() == {each.name for each in fields(Finding)}
 
 
 def test_an_empty_host_is_mostly_silent_and_never_wrong(tree):
-    findings = examine(Roots(host=tree({"proc/": ""}).root), {}, pause=rest)
+    findings = examine({}, files=tree({"proc/": ""}), pause=rest)
     host = [finding for finding in findings if finding.group in ("devices", "cpu", "memory", "load")]
     assert {finding.level for finding in host} == {Level.OK}
     assert sum(not finding.known for finding in host) >= 3
@@ -89,7 +88,7 @@ def test_no_file_of_the_host_can_break_it(tree, garbage):
         if name.endswith("/"):
             continue
         (files.root / name).write_bytes(garbage)
-        findings = examine(Roots(host=files.root), {}, pause=rest)
+        findings = examine({}, files=files, pause=rest)
         assert [each for each in findings if each.subject in ("doctor", "hangs")] == [], name
         (files.root / name).write_text(text)
 
@@ -105,7 +104,7 @@ def never():
 def test_a_driver_that_hangs_is_a_problem_and_the_rest_is_told(tree, monkeypatch, never):
     monkeypatch.setattr(gpus, "examine", never)
     monkeypatch.setattr(doctor, "DEVICES_LIMIT_S", 0.05)
-    findings = examine(Roots(host=tree(HOST).root), {}, pause=rest)
+    findings = examine({}, files=tree(HOST), pause=rest)
     # The first: on a busy host others may be late, too.
     finding, *_ = (each for each in findings if each.subject == "hangs")
     assert finding.level is Level.PROBLEM
@@ -119,8 +118,8 @@ def test_a_file_server_that_hangs_is_a_problem(tree, tmp_path, monkeypatch, neve
         host, "examine_folder", lambda each: never() if each.purpose == "data" else judge(each)
     )
     monkeypatch.setattr(doctor, "FILES_LIMIT_S", 0.5)
-    roots = Roots(host=tree(HOST).root, data=tmp_path / "nfs", baselines=tmp_path)
-    findings = [each for each in examine(roots, {}, pause=rest) if each.group == "disk"]
+    found = examine({}, files=tree(HOST), data=tmp_path / "nfs", baselines=tmp_path, pause=rest)
+    findings = [each for each in found if each.group == "disk"]
     assert f"{tmp_path / 'nfs'} did not answer" in findings[0].text
     assert "baselines" in [each.subject for each in findings]
 
@@ -130,7 +129,7 @@ def test_a_check_that_breaks_does_not_cost_the_others(tree, monkeypatch):
         raise TypeError("an int is not a str")
 
     monkeypatch.setattr(gpus, "examine", broken)
-    findings = examine(Roots(host=tree(HOST).root), {}, pause=rest)
+    findings = examine({}, files=tree(HOST), pause=rest)
     assert findings[0].level is Level.WARNING
     assert findings[0].text == "this check failed: TypeError: an int is not a str"
     assert list(dict.fromkeys(each.group for each in findings)) == GROUPS
@@ -139,7 +138,7 @@ def test_a_check_that_breaks_does_not_cost_the_others(tree, monkeypatch):
 def test_amds_gpus_are_named(tree):
     node = "sys/class/kfd/kfd/topology/nodes/1"
     properties = "simd_count 1216\nsimd_per_cu 4\nunique_id 81985529216486895\ndevice_id 29857\n"
-    findings = examine(Roots(host=tree({f"{node}/properties": properties}).root), {}, pause=rest)
+    findings = examine({}, files=tree({f"{node}/properties": properties}), pause=rest)
     assert findings[0].of == "amd 0"
     assert "MI300X" in findings[0].text
     torch = next(each for each in findings if each.subject == "torch")
@@ -151,9 +150,9 @@ def test_amds_gpus_are_named(tree):
 
 def test_this_very_machine_without_torch():
     code = (
-        "import sys\nfrom pytest_accel.doctor.doctor import Roots, examine\n"
+        "import sys\nfrom pytest_accel.doctor.doctor import examine\n"
         "from pytest_accel.commands.doctor import screen\n"
-        "found = examine(Roots())\nprint(len(screen(found)) > 15, [f for f in found if f.subject == 'doctor'])\n"
+        "found = examine()\nprint(len(screen(found)) > 15, [f for f in found if f.subject == 'doctor'])\n"
         "print(sorted({'torch', 'numpy', 'amdsmi'} & set(sys.modules)))"
     )
     done = subprocess.run(

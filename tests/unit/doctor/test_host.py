@@ -18,7 +18,7 @@ from pytest_accel.doctor.host import (
     examine_load,
     examine_memory,
 )
-from pytest_accel.platforms.host import cpu_quota, cpu_shares, memory_limit, read_file
+from pytest_accel.platforms.host import HostFiles, cpu_quota, cpu_shares, memory_limit, read_file
 
 GIB = 1 << 30
 TWO = frozenset({0, 1})
@@ -214,7 +214,7 @@ class TestDisk:
     def test_dockers_64_mib_of_shared_memory(self, statvfs, tmp_path):
         statvfs(64)
         (tmp_path / "dev/shm").mkdir(parents=True)
-        (finding,) = examine_folder(host.folders(tmp_path, {}, data=None, baselines=None)[-1])
+        (finding,) = examine_folder(host.folders(HostFiles(root=tmp_path), {}, data=None, baselines=None)[-1])
         assert finding.level is Level.PROBLEM
         assert "--shm-size" in finding.remedy
 

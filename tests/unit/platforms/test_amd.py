@@ -3,6 +3,7 @@
 import pytest
 
 from pytest_accel.platforms.catalogue import DetectedDevice, load_catalogue
+from pytest_accel.platforms.host import HostFiles
 from pytest_accel.platforms.machine import find_amd, identified, visible_devices
 
 GIB = 1 << 30
@@ -13,7 +14,7 @@ def sysfs(tmp_path):
     """Write nodes as the kernel does: a CPU, then GPUs of (device id, simds, GiB, product name)."""
 
     def write(*gpus):
-        topology, drm = tmp_path / "class/kfd/kfd/topology/nodes", tmp_path / "class/drm"
+        topology, drm = tmp_path / "sys/class/kfd/kfd/topology/nodes", tmp_path / "sys/class/drm"
         _node(topology / "0", {"cpu_cores_count": 64, "simd_count": 0}, [(0, 512 * GIB)])
         for index, (device_id, simds, gib, product) in enumerate(gpus, 1):
             properties = {
@@ -25,7 +26,7 @@ def sysfs(tmp_path):
                 folder = drm / f"renderD{127 + index}" / "device"
                 folder.mkdir(parents=True)
                 (folder / "product_name").write_text(product + "\n")
-        return tmp_path
+        return HostFiles(root=tmp_path)
 
     return write
 
@@ -45,11 +46,11 @@ def keys(devices):
 
 
 def test_a_machine_without_the_driver_has_nothing_and_no_problem(tmp_path):
-    assert find_amd({}, sys=tmp_path / "none") == ([], [])
+    assert find_amd({}, HostFiles(root=tmp_path)) == ([], [])
 
 
 def test_mi300x_from_the_topology(sysfs):
-    devices, problems = find_amd({}, sys=sysfs(*[(0x74A1, 1216, 192, "")] * 8))
+    devices, problems = find_amd({}, sysfs(*[(0x74A1, 1216, 192, "")] * 8))
     assert problems == []
     assert keys(devices) == [("mi300x", "")] * 8
     assert devices[0].name == "AMD Instinct MI300X"
@@ -62,17 +63,17 @@ def test_mi300x_from_the_topology(sysfs):
     [(440, "", "mi250x"), (416, "", ""), (416, "AMD INSTINCT MI250 (MCM) OAM AC MBA", "")],
 )
 def test_the_gcds_of_an_mi250_are_told_apart_by_their_compute_units(sysfs, simds, product, variant):
-    devices, _ = find_amd({}, sys=sysfs(*[(0x740C, simds, 64, product)] * 2))
+    devices, _ = find_amd({}, sysfs(*[(0x740C, simds, 64, product)] * 2))
     assert keys(devices) == [("mi250", variant)] * 2
 
 
 def test_a_partition_is_not_the_device(sysfs):
-    devices, _ = find_amd({}, sys=sysfs(*[(0x74A1, 152, 24, "")] * 8))
+    devices, _ = find_amd({}, sysfs(*[(0x74A1, 152, 24, "")] * 8))
     assert keys(devices) == [(None, None)] * 8
 
 
 def test_an_unknown_card_is_named_by_its_id(sysfs):
-    devices, _ = find_amd({}, sys=sysfs((0x1234, 240, 16, "")))
+    devices, _ = find_amd({}, sysfs((0x1234, 240, 16, "")))
     assert devices[0].name == "AMD device 0x1234"
 
 
@@ -98,6 +99,6 @@ def test_visible_devices_as_hip_reads_them(environ, expected):
 
 
 def test_hidden_gpus_are_told(sysfs):
-    devices, problems = find_amd({"HIP_VISIBLE_DEVICES": ""}, sys=sysfs((0x74A1, 1216, 192, "")))
+    devices, problems = find_amd({"HIP_VISIBLE_DEVICES": ""}, sysfs((0x74A1, 1216, 192, "")))
     assert devices == []
     assert "leaves none of 1 x AMD Instinct MI300X" in problems[0]

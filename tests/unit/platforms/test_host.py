@@ -1,6 +1,7 @@
 """NUMA topology and the CPUs near a GPU: a fake sysfs, and the real pynvml with a fake driver library."""
 
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -22,18 +23,18 @@ def write(path, text):
 def make_sys(root, nodes, *, siblings=()):
     """A /sys of these nodes (CPUs as a list in the kernel's spelling), and of the cores by their CPUs."""
     for index, cpus in enumerate(nodes):
-        write(root / f"devices/system/node/node{index}/cpulist", cpus)
+        write(root / f"sys/devices/system/node/node{index}/cpulist", cpus)
     for core in siblings:
         for cpu in host.parse_list(core):
-            write(root / f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list", core)
-    write(root / "devices/system/node/possible", "0")
-    write(root / "devices/system/cpu/cpufreq", "")  # not a CPU
-    return root
+            write(root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list", core)
+    write(root / "sys/devices/system/node/possible", "0")
+    write(root / "sys/devices/system/cpu/cpufreq", "")  # not a CPU
+    return host.HostFiles(root=root)
 
 
 def make_pci(root, bus_id, *, numa_node, cpus):
-    write(root / f"bus/pci/devices/{bus_id}/numa_node", numa_node)
-    write(root / f"bus/pci/devices/{bus_id}/local_cpulist", cpus)
+    write(root / f"sys/bus/pci/devices/{bus_id}/numa_node", numa_node)
+    write(root / f"sys/bus/pci/devices/{bus_id}/local_cpulist", cpus)
 
 
 @given(st.frozensets(st.integers(0, 300)))
@@ -49,8 +50,8 @@ def test_lists_of_the_kernel(text, expected):
 
 
 def test_nodes_and_cores_of_a_host_with_two_sockets(tmp_path):
-    make_sys(tmp_path, ["0-1,4-5", "2-3,6-7"], siblings=["0,4", "1,5", "2,6", "3,7"])
-    assert host.topology(tmp_path) == Topology(
+    files = make_sys(tmp_path, ["0-1,4-5", "2-3,6-7"], siblings=["0,4", "1,5", "2,6", "3,7"])
+    assert host.topology(files) == Topology(
         nodes=(frozenset({0, 1, 4, 5}), frozenset({2, 3, 6, 7})),
         cores=tuple(map(frozenset, ({0, 4}, {1, 5}, {2, 6}, {3, 7}))),
     )
@@ -103,6 +104,17 @@ def test_load_of_a_host_that_shows_nothing_is_its_own_time(tmp_path):
     assert host.load_metrics(now, now, 1).keys() == {"host_cpu_s_per_step", "usable_cpus"}
 
 
+@pytest.mark.parametrize(
+    ("limit", "expected"), [("250000 100000", 2.5), ("max 100000", 4), ("900000 100000", 4)]
+)
+def test_usable_cpus_are_within_the_quota(tmp_path, monkeypatch, limit, expected):
+    """As in a container of `--cpus=2.5`, where all CPUs of the host are visible."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
+    write(tmp_path / "proc/self/cgroup", "0::/")
+    write(tmp_path / "sys/fs/cgroup/cpu.max", limit)
+    assert host.usable_cpus(host.HostFiles(root=tmp_path)) == expected
+
+
 def test_a_node_without_cpus_is_none(tmp_path):
     """As the HBM of a Grace Hopper."""
     assert host.topology(make_sys(tmp_path, ["0-71", ""])).nodes == (frozenset(range(72)),)
@@ -111,35 +123,37 @@ def test_a_node_without_cpus_is_none(tmp_path):
 @pytest.mark.parametrize("spelling", ["0000:c1:00.0", "00000000:C1:00.0", "00000000:c1:00.0\n"])
 def test_a_device_on_the_bus_is_near_its_local_cpus(tmp_path, spelling):
     make_pci(tmp_path, "0000:c1:00.0", numa_node=1, cpus="2-3,6-7")
-    assert host.pci_affinity(spelling, tmp_path) == DeviceAffinity(cpus=frozenset({2, 3, 6, 7}))
+    assert host.pci_affinity(spelling, host.HostFiles(root=tmp_path)) == DeviceAffinity(
+        cpus=frozenset({2, 3, 6, 7})
+    )
 
 
 def test_a_device_that_no_driver_knows(tmp_path):
-    (place, unnamed) = machine.device_affinities(["GPU-none", ""], sys=tmp_path)
+    (place, unnamed) = machine.device_affinities(["GPU-none", ""], host.HostFiles(root=tmp_path))
     assert place == DeviceAffinity(problem="no driver knows GPU-none")
     assert unnamed == DeviceAffinity(problem="no driver knows a device without UUID")
 
 
 def test_an_amd_gpu_is_found_by_the_address_in_its_topology(tmp_path):
-    node = tmp_path / "class/kfd/kfd/topology/nodes/2"
+    node = tmp_path / "sys/class/kfd/kfd/topology/nodes/2"
     write(node / "properties", f"unique_id {0xABCDEF}\ndomain 1\nlocation_id {0xC1 << 8 | 2 << 3 | 1}")
-    write(tmp_path / "class/kfd/kfd/topology/nodes/0/properties", "unique_id 0")
+    write(tmp_path / "sys/class/kfd/kfd/topology/nodes/0/properties", "unique_id 0")
     make_pci(tmp_path, "0001:c1:02.1", numa_node=3, cpus="48-63")
-    (place,) = machine.device_affinities(["GPU-0000000000abcdef"], sys=tmp_path)
+    (place,) = machine.device_affinities(["GPU-0000000000abcdef"], host.HostFiles(root=tmp_path))
     assert place == DeviceAffinity(cpus=frozenset(range(48, 64)))
 
 
 ASK = """
 import json
 from pathlib import Path
-from pytest_accel.platforms import machine
-for place in machine.device_affinities({uuids!r}, sys=Path({sys!r})):
+from pytest_accel.platforms import host, machine
+for place in machine.device_affinities({uuids!r}, host.HostFiles(root=Path({root!r}))):
     print(json.dumps(place and [sorted(place.cpus), place.problem]))
 """
 
 
-def ask(fake_nvml, gpus, uuids, sys_root):
-    printed = fake_nvml.run(ASK.format(sys=str(sys_root), uuids=uuids), gpus)
+def ask(fake_nvml, gpus, uuids, root):
+    printed = fake_nvml.run(ASK.format(root=str(root), uuids=uuids), gpus)
     return [json.loads(line) for line in printed.splitlines()]
 
 

@@ -132,7 +132,7 @@ def _sets(comparison: Comparison) -> Iterator[str]:
         platform = "" if side.platform in side.label else f" ({side.platform})"
         yield f"{side.label}{platform}: {side.about}"
     for side in comparison.sides:
-        slowed = sum(was_slowed(run) for entry in side.entries.values() for run in entry.runs)
+        slowed = sum(was_slowed(run) for each in side.results.values() for run in each.runs)
         if slowed:
             yield note(side.label, f"{counted(slowed, 'run')} delayed on purpose by --accel-slowdown")
     if any(cell.ratio is not None for row in comparison.rows for cell in row.cells):
@@ -196,7 +196,7 @@ def _json(comparison: Comparison) -> str:
     content = {
         "schema_version": SCHEMA_VERSION,
         "sets": [
-            {**encode(replace(side, entries={})), "ratios_to": comparison.sides[at].label}
+            {**encode(replace(side, results={}, environments={})), "ratios_to": comparison.sides[at].label}
             for side, at in zip(comparison.sides, comparison.held_to, strict=True)
         ],
         "rows": encode(comparison.rows),

@@ -127,6 +127,11 @@ class Result:
         return self.benchmark.partition("::")[2] or self.benchmark
 
     @property
+    def stored_as(self) -> str:
+        """The key of its baseline and of its series in the history."""
+        return self.key or self.benchmark
+
+    @property
     def label(self) -> str:
         return f"{self.name} ({self.platform})" if self.platform and not self.is_platform else self.benchmark
 

@@ -67,7 +67,7 @@ def accept(
     found = Accepted()
     would, was = ("replace its runs by", "replaced its runs by") if replace else ("add", "added")
     for result in session.results:
-        key, place = result.key or result.benchmark, (result.disk_name, result.suite)
+        key, place = result.stored_as, (result.disk_name, result.suite)
         if not result.runs or not wanted(key):
             continue
         try:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
-from pytest_accel.stats.comparison import Entry, Judgement, Value, configuration_changes, figures, judged
+from pytest_accel.stats.comparison import Judgement, Value, configuration_changes, figures, judged
+from pytest_accel.stats.environment import Environment
 from pytest_accel.stats.gate import THROUGHPUT, Outcome
 from pytest_accel.stats.metric_gates import DESCRIPTIVE, less_is_better
 from pytest_accel.stats.quantities import counted, did_you_mean
@@ -40,7 +41,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
 DEFAULT = ("throughput", "energy", "scaling", "mfu")  # where no metric is named
 _LESS = frozenset({"step_time", "first_step_time", "epoch_time", "energy", "peak_memory", "warmup_time"})
 
-Group = dict[int, Entry]  # entries of one workload, by the position of their side
+Values = Mapping[str, Mapping[str, Value]]  # of one side: by key, then by metric
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +52,8 @@ class Side:
     group: str  # the set that it belongs to
     platform: str
     about: str = ""  # where it comes from, in words
-    entries: Mapping[str, Entry] = field(default_factory=dict)  # by key
+    results: Mapping[str, Result] = field(default_factory=dict)  # by key
+    environments: Mapping[str, Environment] = field(default_factory=dict)  # of their runs, by key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,23 +104,24 @@ def compare(
 ) -> Comparison:
     """Match the rows of all sides, compute ratios to the first, and judge comparable runs."""
     held_to = tuple(_counterpart(side, sides) or 0 for side in sides)
-    groups = [group for group in matched(sides) if any(wanted(entry.key) for entry in group.values())]
-    shown = _metrics(metrics, groups)
-    rows = [row for metric in shown for group in groups for row in _rows(group, metric, held_to)]
+    keys = [key for key in dict.fromkeys(key for side in sides for key in side.results) if wanted(key)]
+    values: list[Values] = [
+        {
+            key: figures(each.runs, each.work_per_step, each.unit)
+            for key, each in side.results.items()
+            if each.runs
+        }
+        for side in sides
+    ]
+    present = {metric for of_side in values for key in keys for metric in of_side.get(key, ())}
+    shown = _metrics(metrics, present) if keys else []
+    rows = [row for metric in shown for key in keys for row in _rows(key, metric, sides, values, held_to)]
     return Comparison(
         sides=tuple(sides),
         held_to=held_to,
         rows=tuple(rows),
-        judged=tuple(_judged(groups, sides, tolerance)),
+        judged=tuple(_judged(keys, sides, tolerance)),
     )
-
-
-def matched(sides: Sequence[Side]) -> list[Group]:
-    groups: dict[str, Group] = {}
-    for index, side in enumerate(sides):
-        for key, entry in side.entries.items():
-            groups.setdefault(key, {})[index] = entry
-    return list(groups.values())
 
 
 # --- ratios -----------------------------------------------------------------------------------------
@@ -132,41 +135,35 @@ def _counterpart(side: Side, sides: Sequence[Side]) -> int | None:
     return next((index for index in first if sides[index].platform == side.platform), None)
 
 
-def _metrics(wanted: Sequence[str], groups: Sequence[Group]) -> list[str]:
-    present = list(dict.fromkeys(metric for group in groups for e in group.values() for metric in e.values))
-    if wanted:
-        chosen = [metric for name in wanted for metric in CHOICES.get(name, (name,))]
-        found = [metric for metric in chosen if metric in present]
-        if groups and not found:
-            names = {metric: name for name, metrics in CHOICES.items() for metric in metrics}
-            known = ", ".join(sorted({names.get(metric, metric) for metric in present}))
-            raise ValueError(f"--metric {' '.join(wanted)}: nothing here has it. There are: {known}.")
-        return found
-    return [metric for name in DEFAULT for metric in CHOICES[name] if metric in present]
+def _metrics(wanted: Sequence[str], present: Collection[str]) -> list[str]:
+    """Return the metrics that are asked for, or the default, and that anything has."""
+    found = [
+        metric for name in wanted or DEFAULT for metric in CHOICES.get(name, (name,)) if metric in present
+    ]
+    if wanted and not found:
+        names = {metric: name for name, metrics in CHOICES.items() for metric in metrics}
+        known = ", ".join(sorted({names.get(metric, metric) for metric in present}))
+        raise ValueError(f"--metric {' '.join(wanted)}: nothing here has it. There are: {known}.")
+    return found
 
 
-def _rows(group: Group, metric: str, held_to: Sequence[int]) -> Iterator[Row]:
-    first = next(iter(group.values()))
-    for unit in dict.fromkeys(e.values[metric].unit for e in group.values() if metric in e.values):
-        shown = {
-            index: entry
-            for index, entry in group.items()
-            if metric in entry.values and entry.values[metric].unit == unit
-        }
-        cells = tuple(_cell(index, at, shown, metric) for index, at in enumerate(held_to))
-        yield Row(key=first.key, name=first.name, metric=metric, unit=unit, cells=cells)
-
-
-def _cell(index: int, at: int, shown: Group, metric: str) -> Cell:
-    if index not in shown:
-        return Cell()
-    value = shown[index].values[metric]
-    if at == index or at not in shown:
-        return Cell(value=value)
-    differs = ", ".join(configuration_changes(shown[at], shown[index]))
-    return Cell(
-        value=value, ratio=_ratio(value.value, shown[at].values[metric].value, metric), differs=differs
-    )
+def _rows(
+    key: str, metric: str, sides: Sequence[Side], values: Sequence[Values], held_to: Sequence[int]
+) -> Iterator[Row]:
+    """Yield a row for each unit that the sides have the metric in."""
+    found = [of_side.get(key, {}).get(metric) for of_side in values]
+    for unit in dict.fromkeys(each.unit for each in found if each):
+        shown = [each if each and each.unit == unit else None for each in found]
+        cells = []
+        for index, at in enumerate(held_to):
+            mine, theirs = shown[index], shown[at]
+            if mine is None or theirs is None or at == index:
+                cells.append(Cell(value=mine))
+            else:
+                changes = configuration_changes(sides[at].results[key], sides[index].results[key])
+                ratio = _ratio(mine.value, theirs.value, metric)
+                cells.append(Cell(value=mine, ratio=ratio, differs=", ".join(changes)))
+        yield Row(key=key, name=short_name(key), metric=metric, unit=unit, cells=tuple(cells))
 
 
 def _ratio(mine: float, theirs: float, metric: str) -> float | None:
@@ -180,23 +177,24 @@ def _ratio(mine: float, theirs: float, metric: str) -> float | None:
 # --- the gate ---------------------------------------------------------------------------------------
 
 
-def _judged(groups: Sequence[Group], sides: Sequence[Side], tolerance: float | None) -> Iterator[Judged]:
+def _judged(keys: Sequence[str], sides: Sequence[Side], tolerance: float | None) -> Iterator[Judged]:
     """Yield a judgement for each benchmark of the first set and each later set of the same platform."""
-    for index, side in enumerate(sides):
-        before = _counterpart(side, sides)
-        if before is None:
+    for side in sides:
+        at = _counterpart(side, sides)
+        if at is None:
             continue
-        for group in groups:
-            if before in group and group[before].runs:
-                old, new = group[before], group.get(index)
-                judgement = (
-                    judged(old, new, tolerance)
-                    if new and new.key == old.key
-                    else Judgement(why_not="it is missing there", status="missing")
-                )
-                yield Judged(
-                    key=old.key, name=old.name, side=side, baseline=sides[before], judgement=judgement
-                )
+        before = sides[at]
+        environments = {**before.environments, **side.environments}
+        for key in keys:
+            old, new = before.results.get(key), side.results.get(key)
+            if old is None or not old.runs:
+                continue
+            judgement = (
+                judged(old, new, environments, tolerance)
+                if new
+                else Judgement(why_not="it is missing there", status="missing")
+            )
+            yield Judged(key=key, name=short_name(key), side=side, baseline=before, judgement=judgement)
 
 
 # --- sources ----------------------------------------------------------------------------------------
@@ -282,22 +280,22 @@ def _is_baseline(text: str, where: str, error: type[StorageError] = BaselineErro
 
 
 def _of_files(name: str, files: Sequence[BaselineFile], about: str) -> tuple[Side, ...]:
-    platforms: dict[str, dict[str, Entry]] = {}
+    platforms: dict[str, dict[str, Result]] = {}
+    environments: dict[str, Environment] = {}
     for file in files:
-        entries = platforms.setdefault(file.platform, {})
+        environments |= file.environments
+        results = platforms.setdefault(file.platform, {})
         for key, entry in file.benchmarks.items():
-            entries[key] = Entry(
-                key=key,
-                name=short_name(key),
-                values=figures(entry.runs, entry.work_per_step, entry.unit),
+            results[key] = Result(
+                benchmark=key,
+                status=Ending.RECORDED,
                 configuration=entry.configuration,
                 work_per_step=entry.work_per_step,
                 unit=entry.unit,
                 tolerance=entry.tolerance,
                 runs=entry.runs,
-                environments=file.environments,
             )
-    return _measured_sides(name, platforms, about)
+    return _measured_sides(name, platforms, environments, about)
 
 
 def short_name(key: str) -> str:
@@ -305,16 +303,22 @@ def short_name(key: str) -> str:
     return key.partition("::")[2] or key
 
 
-def _measured_sides(name: str, platforms: Mapping[str, Mapping[str, Entry]], about: str) -> tuple[Side, ...]:
+def _measured_sides(
+    name: str,
+    platforms: Mapping[str, Mapping[str, Result]],
+    environments: Mapping[str, Environment],
+    about: str,
+) -> tuple[Side, ...]:
     return tuple(
         Side(
             label=name,
             group=name,
             platform=platform,
-            about=f"{counted(sum(1 for entry in entries.values() if entry.runs), 'benchmark')}, {about}",
-            entries=entries,
+            about=f"{counted(sum(bool(each.runs) for each in results.values()), 'benchmark')}, {about}",
+            results=results,
+            environments=environments,
         )
-        for platform, entries in platforms.items()
+        for platform, results in platforms.items()
     )
 
 
@@ -322,37 +326,19 @@ def _measured_sides(name: str, platforms: Mapping[str, Mapping[str, Entry]], abo
 
 
 def _of_results(name: str, session: SessionResults) -> tuple[Side, ...]:
-    platforms: dict[str, dict[str, Entry]] = {}
+    """Return the results of each platform, also those without runs: a comparison must show what failed."""
+    platforms: dict[str, dict[str, Result]] = {}
     for result in session.results:
         if result.status is not Outcome.VANISHED and not result.is_platform:
-            entry = _entry_of(result, session)
-            platforms.setdefault(result.disk_name, {})[entry.key] = entry
+            platforms.setdefault(result.disk_name, {})[result.stored_as] = result
     unplaced = platforms.pop("", {})  # failed before its platform was known: listed with every platform
-    failed = {key: each for key, each in unplaced.items() if each.status is Ending.FAILED}
+    failed = {key: each for key, each in unplaced.items() if each.measured_as is Ending.FAILED}
     measured = {
-        platform: {**failed, **entries}
-        for platform, entries in platforms.items()
-        if any(entry.runs for entry in entries.values())
+        platform: {**failed, **results}
+        for platform, results in platforms.items()
+        if any(each.runs for each in results.values())
     }
     if not measured:
         raise SourceError(f"{name}: its session measured nothing, so that there is nothing to compare.")
     about = f"results of session {session.session}" + (f" of {session.at}" if session.at else "")
-    return _measured_sides(name, measured, about)
-
-
-def _entry_of(result: Result, session: SessionResults) -> Entry:
-    """Return the entry of a result, also of one without runs: a comparison must show what failed."""
-    key = result.key or result.benchmark
-    return Entry(
-        key=key,
-        name=short_name(key),
-        values=figures(result.runs, result.work_per_step, result.unit) if result.runs else {},
-        status=result.measured_as,
-        configuration=result.configuration,
-        work_per_step=result.work_per_step,
-        unit=result.unit,
-        tolerance=result.tolerance,
-        gates={verdict.of: verdict.tolerance for verdict in result.verdicts[1:]},
-        runs=result.runs,
-        environments=session.environments,
-    )
+    return _measured_sides(name, measured, session.environments, about)

@@ -184,7 +184,7 @@ class History:
                             row.lastrowid,
                             at_s,
                             each.disk_name,
-                            each.key or each.benchmark,
+                            each.stored_as,
                             _point(checked, each),
                         )
                         for each in measured

@@ -88,7 +88,7 @@ def _trends(session: SessionResults, path: Path | None) -> dict[SeriesKey, Trend
 
 
 def _key(result: Result) -> SeriesKey:
-    return result.key or result.benchmark, result.disk_name
+    return result.stored_as, result.disk_name
 
 
 def read_plotly_js() -> bytes:

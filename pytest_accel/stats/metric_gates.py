@@ -23,7 +23,7 @@ from pytest_accel.stats.gate import (
     t_quantile,
 )
 from pytest_accel.stats.quantities import parse_fixed_tolerance
-from pytest_accel.stats.run import Run, median_error
+from pytest_accel.stats.run import MetricSummary, Run, median_error
 
 FEWEST_MEMBERS = 8  # of fewer, two that regressed could pass for the machine
 LEVEL = 0.02  # one-sided, of c beyond half the tolerance: the gate's own after the fourth repeat
@@ -238,15 +238,6 @@ _MOST_TOLERANCE = 0.99
 _LEAST_KEPT = 2.0**-53
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _MetricValue:
-    """One run's value of a metric, as the gate reads it."""
-
-    session: str
-    summary: float
-    standard_error: float = 0.0  # a metric is one figure a run
-
-
 def judge_metrics(
     baseline: Sequence[Run], runs: Sequence[Run], gates: Mapping[str, float], policy: Policy
 ) -> tuple[Verdict, ...]:
@@ -317,11 +308,11 @@ def _increase(loss: float) -> float:
     return loss / max(1 - loss, _LEAST_KEPT)
 
 
-def _values(runs: Sequence[Run], name: str) -> list[_MetricValue]:
+def _values(runs: Sequence[Run], name: str) -> list[MetricSummary]:
     """Return ln q of the runs that measured a metric q; -ln q where more is better, so that worse is always above."""
     is_cost_like = less_is_better(name)
     return [
-        _MetricValue(session=run.session, summary=math.log(value if is_cost_like else 1 / value))
+        MetricSummary(run.session, math.log(value if is_cost_like else 1 / value))
         for run in runs
         if is_gateable(value := run.metrics.get(name, 0.0))
     ]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from statistics import fmean, median
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from pytest_accel.stats.kernels import KernelTable
 
@@ -94,6 +94,14 @@ class RunSummary(Protocol):
 
     @property
     def standard_error(self) -> float: ...
+
+
+class MetricSummary(NamedTuple):
+    """One run's value of a metric, as the gate reads it."""
+
+    session: str
+    summary: float
+    standard_error: float = 0.0  # a metric is one figure a run
 
 
 def spread(values: Sequence[float]) -> float:

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pytest_accel.report.history import text_table
-from pytest_accel.report.terminal import fitted
+from pytest_accel.report.terminal import fitted, text_table
 from pytest_accel.stats.baseline_quality import (
     DEFAULT_PRIOR,
     MIN_SESSIONS,

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
-from pytest_accel.report.history import text_table
-from pytest_accel.report.markdown import prose, table_row
-from pytest_accel.report.terminal import change, changed, fitted, in_words, line_text, note, verdict_line
+from pytest_accel.report.markdown import markdown_table, prose
+from pytest_accel.report.terminal import (
+    change,
+    changed,
+    fitted,
+    in_words,
+    line_text,
+    note,
+    text_table,
+    verdict_line,
+)
 from pytest_accel.report.verdicts import in_order, status_word, word
 from pytest_accel.stats.causes import Cause, cause_text, lost
 from pytest_accel.stats.comparison import was_slowed
@@ -48,19 +56,10 @@ TITLES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextTable:
-    title: str = ""
+class Table(NamedTuple):
+    title: str
     headings: tuple[str, ...]  # one that ends in `>` is of figures
     rows: tuple[tuple[str, ...], ...]
-
-    def lines(self) -> list[str]:
-        return text_table(self.headings, self.rows)
-
-    def markdown(self) -> list[str]:
-        titles = [prose(heading.removesuffix(">")) for heading in self.headings]
-        rules = ["---:" if heading.endswith(">") else "---" for heading in self.headings]
-        return [table_row(row) for row in (titles, rules, *(map(prose, row) for row in self.rows))]
 
 
 def render(comparison: Comparison, form: str) -> str:
@@ -70,7 +69,7 @@ def render(comparison: Comparison, form: str) -> str:
 # --- tables ----------------------------------------------------------------------------------
 
 
-def tables(comparison: Comparison) -> list[TextTable]:
+def tables(comparison: Comparison) -> list[Table]:
     """Return a table for each metric; without empty columns."""
     grouped: dict[str, list[Row]] = {}
     for row in comparison.rows:
@@ -78,7 +77,7 @@ def tables(comparison: Comparison) -> list[TextTable]:
     found = []
     for title, rows in grouped.items():
         headings, texts = zip(*_columns(rows, comparison), strict=True)
-        found.append(TextTable(title=title, headings=headings, rows=tuple(zip(*texts, strict=True))))
+        found.append(Table(title, headings, tuple(zip(*texts, strict=True))))
     return found
 
 
@@ -180,14 +179,15 @@ def _verdicts(comparison: Comparison) -> Iterator[str]:
 def _terminal(comparison: Comparison) -> str:
     lines: list[str] = []
     for table in tables(comparison):
-        lines += [printable(table.title), *table.lines(), ""]
+        lines += [printable(table.title), *text_table(table.headings, table.rows), ""]
     return "".join(f"{inert(line)}\n" for line in [*lines, *fitted(notes(comparison))])
 
 
 def _markdown(comparison: Comparison) -> str:
     lines: list[str] = []
     for table in tables(comparison):
-        lines += [f"### {prose(table.title)}", "", *table.markdown(), ""]
+        shown = markdown_table(map(prose, table.headings), (map(prose, row) for row in table.rows))
+        lines += [f"### {prose(table.title)}", "", *shown, ""]
     return "\n".join([*lines, *(f"- {prose(line)}" for line in notes(comparison))]) + "\n"
 
 
@@ -410,10 +410,7 @@ def screen(session: SessionResults) -> list[str]:
     """Return the table, what differs between the environments, and a line for each verdict."""
     shown = [each for each in in_order(session.results) if each.status is not Ending.SKIPPED]
     changes = dict.fromkeys(each for result in shown for each in result.changes)
-    table = TextTable(
-        headings=("benchmark", "verdict", "old>", "new>", "unit", "platform"),
-        rows=tuple(_upgrade_row(result) for result in shown),
-    )
+    table = text_table(("benchmark", "verdict", "old>", "new>", "unit", "platform"), map(_upgrade_row, shown))
     lines = [
         *session.remarks,
         f"differs: {describe(tuple(changes)) or 'nothing in the recorded environment'}",
@@ -424,7 +421,7 @@ def screen(session: SessionResults) -> list[str]:
             for cause in result.causes
         ),
     ]
-    return [inert(line) for line in [*(table.lines() if shown else []), "", *fitted(map(printable, lines))]]
+    return [inert(line) for line in [*(table if shown else []), "", *fitted(map(printable, lines))]]
 
 
 def _upgrade_row(result: Result) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
-from pytest_accel.report.terminal import Cell, Column, changed, lines_of
+from pytest_accel.report.terminal import changed, text_table
 from pytest_accel.stats.changepoints import MIN_VALUES, ChangePoint
 from pytest_accel.stats.environment import Environment, describe, diff, diff_identity
 from pytest_accel.stats.quantities import counted, inert, printable, seconds, si
@@ -159,11 +159,3 @@ def shift_lines(title: str, trend: Trend, found: Sequence[Shift]) -> list[str]:
 
 def _moment(at: str) -> str:
     return printable(at)[:16].replace("T", " ")
-
-
-def text_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return a table; a title that ends in `>` is of figures."""
-    columns = [
-        Column(title=printable(title.removesuffix(">")), right=title.endswith(">")) for title in titles
-    ]
-    return lines_of(columns, [[Cell(text=printable(cell)) for cell in row] for row in rows])

@@ -224,12 +224,8 @@ def _table(results: Sequence[Result], name: _Namer) -> list[str]:
     titles = [title for title in (rows[0] if rows else ()) if any(row[title] for row in rows)]
     if not titles:
         return []
-    return [
-        table_row(title.removesuffix(">") for title in titles),
-        table_row("--:" if title.endswith(">") else "---" for title in titles),
-        *(table_row(row[title] for title in titles) for row in rows),
-        *_left_out(len(results) - ROWS, "rows"),
-    ]
+    table = markdown_table(titles, ([row[title] for title in titles] for row in rows))
+    return [*table, *_left_out(len(results) - ROWS, "rows")]
 
 
 def _row(result: Result, name: _Namer) -> dict[str, str]:
@@ -249,8 +245,12 @@ def _row(result: Result, name: _Namer) -> dict[str, str]:
     }
 
 
-def table_row(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+def markdown_table(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
+    """Return a table of escaped texts; a title that ends in `>` is of figures."""
+    known = list(titles)
+    names = [title.removesuffix(">") for title in known]
+    rules = ["---:" if title.endswith(">") else "---" for title in known]
+    return [f"| {' | '.join(row)} |" for row in (names, rules, *rows)]
 
 
 def _rate(throughput: float | None, unit: str) -> str:

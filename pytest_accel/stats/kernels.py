@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 MOST_ROWS, MOST_OF_OPERATION = 20, 3  # of a table, which has about 5 KB in a baseline
 OTHER, IDLE, LOADER, LAYOUT = "other operations", "idle", "data loader", "convolution layout"
@@ -55,13 +55,7 @@ class KernelTable:
             step_s=step_s,
             idle_s=max(0.0, step_s - busy_s),
             rows=tuple(
-                KernelRow(
-                    operation=row.operation,
-                    kernel=row.kernel,
-                    count=row.count,
-                    seconds=row.seconds * scale,
-                    overlapped_s=row.overlapped_s * scale,
-                )
+                replace(row, seconds=row.seconds * scale, overlapped_s=row.overlapped_s * scale)
                 for row in shown
             ),
         )

@@ -166,28 +166,15 @@ OF_BUILT_STEPS: Mapping[str, str] = {
 MEASURED: Mapping[str, str] = {**OF_ANY_STEP, **OF_BUILT_STEPS}
 
 # How it was measured, and under what conditions: neither more nor less of these is better, and no gate takes them.
+# `energy_j` grows with the window, `energy_sampled_per_step_j` checks the counter, whose figure is gated, and a faster step may
+# need more power: energy is what it costs.
 DESCRIPTIVE = frozenset(
     {
-        *(
-            "cpu_wait_s_per_step",
-            "cpu_throttled_s_per_step",
-            "other_cpu_share",
-            "usable_cpus",
-            "cpu_clock_mhz",
-        ),
-        *("compiled_graphs", "graph_breaks", "locked_clock_mhz"),
-        "slowdown_felt",
-        "epoch_size",
-        "energy_j",  # grows with the window
-        "energy_sampled_per_step_j",  # a check of the counter, whose figure is gated
-        "power_mean_w",  # a faster step may need more of it: energy is what it costs
-        "power_peak_w",
-        "tdp_share",
-        "sm_clock_mhz",
-        "memory_clock_mhz",
-        "temperature_c",
-        "power_capped_share",
-        "throttled_share",
+        *("cpu_wait_s_per_step", "cpu_throttled_s_per_step", "other_cpu_share", "usable_cpus"),
+        *("compiled_graphs", "graph_breaks", "slowdown_felt", "epoch_size", "temperature_c"),
+        *("cpu_clock_mhz", "sm_clock_mhz", "locked_clock_mhz", "memory_clock_mhz"),
+        *("energy_j", "energy_sampled_per_step_j", "power_mean_w", "power_peak_w", "tdp_share"),
+        *("power_capped_share", "throttled_share"),
     }
 )
 _COSTS = ("_s", "_j")  # the units in a name: seconds and joules

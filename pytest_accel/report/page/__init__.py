@@ -34,7 +34,7 @@ from pytest_accel.report.verdicts import (
     remedy,
     shown_status,
 )
-from pytest_accel.stats.environment import TITLES, VARIABLE_PREFIX, Environment, safe_arguments
+from pytest_accel.stats.environment import Environment, by_likelihood, safe_arguments, title_of
 from pytest_accel.stats.gate import Outcome
 from pytest_accel.stats.quantities import seconds
 from pytest_accel.stats.results import Result, SessionResults, Status
@@ -294,10 +294,8 @@ def _finding(finding: Mapping[str, Scalar]) -> dict[str, str]:
 
 
 def _facts(found: Environment) -> list[tuple[str, str]]:
-    order = {name: index for index, name in enumerate(TITLES)}
     values = {**found.context, **found.identity}
-    names = sorted(values, key=lambda name: (order.get(name, len(order)), name))
-    return [(TITLES.get(name, name.removeprefix(VARIABLE_PREFIX)), values[name]) for name in names]
+    return [(title_of(name), values[name]) for name in sorted(values, key=by_likelihood)]
 
 
 def _moment(text: str) -> str:

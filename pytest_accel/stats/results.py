@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -275,14 +274,9 @@ def describe_loss_change(before: Sequence[float | None], after: float | None) ->
     losses = [loss for loss in before if loss is not None]
     if after is None or not losses:
         return ""
-    known = [loss for loss in losses if math.isfinite(loss)]
-    if not known:
-        return f"{losses[-1]:.6g} -> {after:.6g}" if math.isfinite(after) else ""
-    lowest, highest = min(known), max(known)
-    if math.isfinite(after):
-        largest = max(abs(lowest), abs(highest), abs(after))
-        allowed = max(LOSS_TOLERANCE * largest, highest - lowest)
-        if max(lowest - after, after - highest) <= allowed:
-            return ""
+    lowest, highest = min(losses), max(losses)
+    largest = max(abs(lowest), abs(highest), abs(after))
+    if max(lowest - after, after - highest) <= max(LOSS_TOLERANCE * largest, highest - lowest):
+        return ""
     ends = dict.fromkeys(f"{loss:.6g}" for loss in (lowest, highest))
     return f"{' to '.join(ends)} -> {after:.6g}"

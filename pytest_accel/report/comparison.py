@@ -38,7 +38,7 @@ from pytest_accel.stats.quantities import counted, inert, percent, printable, se
 from pytest_accel.stats.results import Ending, ReportLine, Result, SessionResults, status_of
 from pytest_accel.storage.codec import encode
 from pytest_accel.storage.codec import render as render_json
-from pytest_accel.storage.comparison import Cell, Comparison, Judged, Row
+from pytest_accel.storage.comparison import Cell, Comparison, Judged, Row, short_name
 
 SCHEMA_VERSION = 3
 UNLIKE = "*"
@@ -155,7 +155,7 @@ def _verdicts(comparison: Comparison) -> Iterator[str]:
         found = each.judgement
         for verdict in found.verdicts:
             if status_of(verdict) is not Outcome.OK:
-                yield verdict_line(f"{each.name} ({each.side.label})", verdict)
+                yield verdict_line(f"{short_name(each.key)} ({each.side.label})", verdict)
         if found.outcome in LOSSES:
             changes = f"changed since {each.baseline.label}: {describe(found.changes)}"
             yield f"    {changes if found.changes else 'nothing in the recorded environment changed'}"
@@ -163,7 +163,7 @@ def _verdicts(comparison: Comparison) -> Iterator[str]:
     several = len({each.side.label for each in comparison.judged}) > 1
     for each in (each for each in comparison.judged if each.judgement.why_not):
         where = f" ({each.side.label})" if several else ""
-        reasons.setdefault((where, each.judgement.why_not), []).append(each.name)
+        reasons.setdefault((where, each.judgement.why_not), []).append(short_name(each.key))
     for (where, why), names in reasons.items():
         few = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
         yield note(f"{few}{where}", f"not judged: {why}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
@@ -11,7 +11,7 @@ from pytest_accel.stats.environment import Environment
 from pytest_accel.stats.gate import THROUGHPUT, Outcome
 from pytest_accel.stats.metric_gates import DESCRIPTIVE, less_is_better
 from pytest_accel.stats.quantities import counted, did_you_mean
-from pytest_accel.stats.results import Ending, Result, SessionResults
+from pytest_accel.stats.results import Ending, Result
 from pytest_accel.storage.baselines import (
     MAX_BYTES,
     PUBLISHED,
@@ -81,7 +81,6 @@ class Judged:
     """A benchmark of a later set against the same of the first."""
 
     key: str
-    name: str
     side: Side
     baseline: Side
     judgement: Judgement
@@ -194,7 +193,7 @@ def _judged(keys: Sequence[str], sides: Sequence[Side], tolerance: float | None)
                 if new
                 else Judgement(why_not="it is missing there", status="missing")
             )
-            yield Judged(key=key, name=short_name(key), side=side, baseline=before, judgement=judgement)
+            yield Judged(key=key, side=side, baseline=before, judgement=judgement)
 
 
 # --- sources ----------------------------------------------------------------------------------------
@@ -228,15 +227,44 @@ def find_source(name: str, baselines: Path) -> tuple[Side, ...]:
     path = Path(name)
     platform = baselines / (name if path.exists() else BaselineStore(baselines).platform(name))
     if name and "/" not in name and name not in (PUBLISHED, ".", "..") and platform.is_dir():
-        return _of_files(name, read_folder(platform), f"baselines in {platform}")
-    if not name or not path.exists():
+        path = platform
+    elif not name or not path.exists():
         raise SourceError(_unknown(name, baselines))
     if path.is_dir():
-        return _of_files(name, read_folder(path), f"baselines in {path}")
+        return _sides(name, f"baselines in {path}", *_stored(read_folder(path)))
     text = read_results_text(path)
     if _is_baseline(text, name, ResultsError):
-        return _of_files(name, [parse(text, name)], f"baselines in {path}")
-    return _of_results(name, parse_results(text, name))
+        return _sides(name, f"baselines in {path}", *_stored([parse(text, name)]))
+    session = parse_results(text, name)
+    about = f"results of session {session.session}" + (f" of {session.at}" if session.at else "")
+    return _sides(name, about, session.results, session.environments)
+
+
+def _sides(
+    name: str, about: str, results: Iterable[Result], environments: Mapping[str, Environment]
+) -> tuple[Side, ...]:
+    """Return the results of each platform, also those without runs: a comparison must show what failed."""
+    platforms: dict[str, dict[str, Result]] = {}
+    for result in results:
+        if result.status is not Outcome.VANISHED and not result.is_platform:
+            platforms.setdefault(result.disk_name, {})[result.stored_as] = result
+    unplaced = platforms.pop("", {})  # failed before its platform was known: listed with every platform
+    failed = {key: each for key, each in unplaced.items() if each.measured_as is Ending.FAILED}
+    counts = {platform: sum(bool(each.runs) for each in of.values()) for platform, of in platforms.items()}
+    if not any(counts.values()):
+        raise SourceError(f"{name}: its session measured nothing, so that there is nothing to compare.")
+    return tuple(
+        Side(
+            label=name,
+            group=name,
+            platform=platform,
+            about=f"{counted(count, 'benchmark')}, {about}",
+            results={**failed, **platforms[platform]},
+            environments=environments,
+        )
+        for platform, count in counts.items()
+        if count
+    )
 
 
 def _unknown(name: str, baselines: Path) -> str:
@@ -279,66 +307,25 @@ def _is_baseline(text: str, where: str, error: type[StorageError] = BaselineErro
     return isinstance(top, dict) and "suite" in top and "kind" not in top
 
 
-def _of_files(name: str, files: Sequence[BaselineFile], about: str) -> tuple[Side, ...]:
-    platforms: dict[str, dict[str, Result]] = {}
-    environments: dict[str, Environment] = {}
-    for file in files:
-        environments |= file.environments
-        results = platforms.setdefault(file.platform, {})
-        for key, entry in file.benchmarks.items():
-            results[key] = Result(
-                benchmark=key,
-                status=Ending.RECORDED,
-                configuration=entry.configuration,
-                work_per_step=entry.work_per_step,
-                unit=entry.unit,
-                tolerance=entry.tolerance,
-                runs=entry.runs,
-            )
-    return _measured_sides(name, platforms, environments, about)
+def _stored(files: Sequence[BaselineFile]) -> tuple[list[Result], dict[str, Environment]]:
+    """Return stored benchmarks as results that were recorded, and the environments of their runs."""
+    results = [
+        Result(
+            benchmark=key,
+            disk_name=file.platform,
+            status=Ending.RECORDED,
+            configuration=entry.configuration,
+            work_per_step=entry.work_per_step,
+            unit=entry.unit,
+            tolerance=entry.tolerance,
+            runs=entry.runs,
+        )
+        for file in files
+        for key, entry in file.benchmarks.items()
+    ]
+    return results, {key: each for file in files for key, each in file.environments.items()}
 
 
 def short_name(key: str) -> str:
     """Return a benchmark's key without the path of its file."""
     return key.partition("::")[2] or key
-
-
-def _measured_sides(
-    name: str,
-    platforms: Mapping[str, Mapping[str, Result]],
-    environments: Mapping[str, Environment],
-    about: str,
-) -> tuple[Side, ...]:
-    return tuple(
-        Side(
-            label=name,
-            group=name,
-            platform=platform,
-            about=f"{counted(sum(bool(each.runs) for each in results.values()), 'benchmark')}, {about}",
-            results=results,
-            environments=environments,
-        )
-        for platform, results in platforms.items()
-    )
-
-
-# --- results ----------------------------------------------------------------------------------------
-
-
-def _of_results(name: str, session: SessionResults) -> tuple[Side, ...]:
-    """Return the results of each platform, also those without runs: a comparison must show what failed."""
-    platforms: dict[str, dict[str, Result]] = {}
-    for result in session.results:
-        if result.status is not Outcome.VANISHED and not result.is_platform:
-            platforms.setdefault(result.disk_name, {})[result.stored_as] = result
-    unplaced = platforms.pop("", {})  # failed before its platform was known: listed with every platform
-    failed = {key: each for key, each in unplaced.items() if each.measured_as is Ending.FAILED}
-    measured = {
-        platform: {**failed, **results}
-        for platform, results in platforms.items()
-        if any(each.runs for each in results.values())
-    }
-    if not measured:
-        raise SourceError(f"{name}: its session measured nothing, so that there is nothing to compare.")
-    about = f"results of session {session.session}" + (f" of {session.at}" if session.at else "")
-    return _measured_sides(name, measured, session.environments, about)

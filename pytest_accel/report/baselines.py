@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -27,6 +27,17 @@ _ENVIRONMENT_FACTS = (
     *("device_name", "power_limit_w", "cpu_model"),
     *("driver", "cuda", "torch", "python", "container_image"),
 )
+_STATES: Mapping[str, tuple[Callable[[BaselineQuality], object], str]] = {
+    "provisional": (
+        lambda quality: quality.provisional,
+        f"fewer than {RECORD_RUNS} runs or {MIN_SESSIONS} sessions; record again on other days.",
+    ),
+    "too noisy": (
+        lambda quality: quality.too_noisy,
+        "the loss that it resolves is larger than its tolerance.",
+    ),
+    "no gate": (lambda quality: quality.no_gate, f"it tolerates more than {percent(NO_GATE, 0)}."),
+}
 
 # --- stored runs ------------------------------------------------------------------------------------
 
@@ -73,12 +84,9 @@ def _legend(stored: Sequence[ShownBenchmark]) -> Iterator[str]:
     found = [each.quality for each in stored]
     if any(each.runs == 1 for each in found):
         yield f"{ASSUMED}: a single run shows no noise; it is assumed."
-    if any(each.provisional for each in found):
-        yield f"provisional: fewer than {RECORD_RUNS} runs or {MIN_SESSIONS} sessions; record again on other days."
-    if any(each.too_noisy for each in found):
-        yield "too noisy: the loss that it resolves is larger than its tolerance."
-    if any(each.no_gate for each in found):
-        yield f"no gate: it tolerates more than {percent(NO_GATE, 0)}."
+    for state, (applies, meaning) in _STATES.items():
+        if any(map(applies, found)):
+            yield f"{state}: {meaning}"
 
 
 def _prior_line(prior: NoisePrior) -> str:
@@ -91,15 +99,10 @@ def _table(stored: Sequence[ShownBenchmark]) -> list[str]:
     rows = []
     for each in stored:
         found, entry = each.quality, each.entry
-        states = [
-            "provisional" if found.provisional else "",
-            "too noisy" if found.too_noisy else "",
-            "no gate" if found.no_gate else "",
-        ]
         rows.append(
             [
                 each.key.partition("::")[2] or each.key,
-                ", ".join(filter(None, states)) or "ok",
+                ", ".join(state for state, (applies, _) in _STATES.items() if applies(found)) or "ok",
                 si(each.throughput.value),
                 f"{entry.unit}/s",
                 noise_percent(found.resolution, found.runs),
@@ -108,7 +111,7 @@ def _table(stored: Sequence[ShownBenchmark]) -> list[str]:
                 str(found.sessions),
                 noise_percent(found.noise, found.runs),
                 noise_percent(found.step.relative_high, found.runs),
-                f"{len(entry.anchor)}" if entry.anchor else "",
+                str(len(entry.anchor) or ""),
             ]
         )
     titles = ["benchmark", "state", "throughput>", "unit", "resolves>", "tolerance>"]

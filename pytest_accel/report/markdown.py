@@ -120,13 +120,20 @@ def _headline(session: SessionResults) -> list[str]:
     facts = [
         " ".join(map(_code_short, sorted({result.platform for result in session.results} - {""})[:_NAMES])),
         f"{counts(word(result.status) for result in session.results) or 'no benchmarks'} in {seconds(session.duration_s)}",
+        *_origin(session),
+        f"pytest-accel {_code_short(session.version)}",
+    ]
+    return [f"## {headline_of(session).text}{how}", "", " · ".join(filter(None, facts))]
+
+
+def _origin(session: SessionResults) -> list[str]:
+    """Return when, where and of what a session was."""
+    return [
         _code_short(session.at),
         f"host {_code_short(session.host)}" if session.host else "",
         f"revision {_code_short(session.revision[:12])}" if session.revision else "",
         f"session {_code_short(session.session)}",
-        f"pytest-accel {_code_short(session.version)}",
     ]
-    return [f"## {headline_of(session).text}{how}", "", " · ".join(filter(None, facts))]
 
 
 def _code_short(text: str) -> str:
@@ -309,12 +316,9 @@ def render_proposal(session: SessionResults) -> str:
     counts = Counter(VERDICTS[each.status].word.lower() for each in concerned)
     platforms = ", ".join(dict.fromkeys(filter(None, (each.platform for each in concerned))))
     summary = ", ".join(f"{count} {word}" for word, count in counts.items())
-    facts = [f"Session {code(session.session)}", code(session.at)]
-    facts += [f"host {code(session.host)}"] if session.host else []
-    facts += [f"revision {code(session.revision[:12])}"] if session.revision else []
     blocks = [
         f"# {prose(platforms, characters=80)}: {summary}",
-        " · ".join(facts),
+        " · ".join(filter(None, _origin(session))),
         "The commands are for the project's root folder on that machine. They measure again.",
     ]
     blocks += [_proposed(members, session) for members in groups.values()]

@@ -49,6 +49,7 @@ _REMEDIES = {  # of operations that say what to do; others name their kernels
     LAYOUT: "cuDNN converts what is not channels last: look for a tensor or a model that lost its memory format",
     LOADER: "look at the disk, and at the CPUs of its workers; more workers=",
 }
+_KINDS = {IDLE: "host", LOADER: "loader"}  # of causes, by operation; others are collectives or kernels
 _MOST = 3  # causes that are printed
 _WAIT = "cpu_wait_s_per_step"
 _BUSY = 0.1  # of its CPUs' time, used by other processes
@@ -492,7 +493,7 @@ def kernel_causes(found: KernelDifference) -> tuple[Cause, ...]:
     changes = sorted((*found.rows, found.idle), key=lambda each: each.change_s, reverse=True)
     return tuple(
         Cause(
-            kind=_kind(each),
+            kind=_KINDS.get(each.operation) or ("collectives" if each.is_collective else "kernels"),
             text=_cause_text(each),
             remedy=_REMEDIES.get(each.operation) or each.kernel or _waits(found),
             explained=each.change_s / found.loss_s * whole,
@@ -508,14 +509,6 @@ def _waits(found: KernelDifference) -> str:
     if copies[1] < copies[0] + 1:
         return ""
     return f"{copies[1]:.4g} copies to the host a step, {copies[0]:.4g}{_IN_THE_BASELINE}: each waits for the device (`.item()`, `.cpu()`)"
-
-
-def _kind(change: KernelChange) -> str:
-    if change.operation == IDLE:
-        return "host"
-    if change.operation == LOADER:
-        return "loader"
-    return "collectives" if change.is_collective else "kernels"
 
 
 def _cause_text(change: KernelChange) -> str:

@@ -147,10 +147,11 @@ class KernelDifference:
 
 def compare(old: KernelTable, new: KernelTable, *, before_s: float, after_s: float) -> KernelDifference:
     """Align two tables by operation, beside the step times that were measured."""
-    sides = [_by_operation(table.rows) for table in (old, new)]
     changes = [
-        _change(operation, *(side.get(operation, ()) for side in sides))
-        for operation in {**sides[0], **sides[1]}
+        _change(
+            operation, *([row for row in table.rows if row.operation == operation] for table in (old, new))
+        )
+        for operation in dict.fromkeys(row.operation for row in (*old.rows, *new.rows))
     ]
     return KernelDifference(
         before_s=before_s,
@@ -158,13 +159,6 @@ def compare(old: KernelTable, new: KernelTable, *, before_s: float, after_s: flo
         rows=tuple(sorted(changes, key=lambda each: (-abs(each.change_s), each.operation))),
         idle=KernelChange(operation=IDLE, before_s=old.idle_s, after_s=new.idle_s),
     )
-
-
-def _by_operation(rows: Iterable[KernelRow]) -> dict[str, list[KernelRow]]:
-    found: dict[str, list[KernelRow]] = {}
-    for row in rows:
-        found.setdefault(row.operation, []).append(row)
-    return found
 
 
 def _change(operation: str, old: Sequence[KernelRow], new: Sequence[KernelRow]) -> KernelChange:

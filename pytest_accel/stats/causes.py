@@ -12,20 +12,9 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import NamedTuple
 
+from pytest_accel.stats import gate
 from pytest_accel.stats.environment import Change, describe_briefly, is_place, is_setting
-from pytest_accel.stats.gate import (
-    LOSSES,
-    Outcome,
-    Policy,
-    Verdict,
-    centre,
-    count_sessions,
-    resolve_policy,
-    scale_of,
-    summaries,
-    t_quantile,
-    unit_standard_error,
-)
+from pytest_accel.stats.gate import LOSSES, Outcome, Policy, Verdict
 from pytest_accel.stats.kernels import IDLE, LAYOUT, LOADER, KernelChange, KernelDifference
 from pytest_accel.stats.metric_gates import total_slowdown
 from pytest_accel.stats.quantities import percent, seconds
@@ -83,13 +72,6 @@ class Cause:
     def __post_init__(self) -> None:
         if self.explained is not None and not 0 <= self.explained <= _LARGEST_LOSS:
             raise ValueError(f"explained: {self.explained!r} is not between 0 and {_LARGEST_LOSS:g}")
-
-    @property
-    def brief(self) -> str:
-        """In the shortest form: `SM clock 1200 MHz, was 1886 MHz`."""
-        now, comma, before = self.text.partition(", ")
-        is_pair = before.endswith(_IN_THE_BASELINE) and before.count(" ") < 5
-        return f"{now}, was {before.removesuffix(_IN_THE_BASELINE)}" if comma and is_pair else self.text
 
 
 def lost(verdict: Verdict | None) -> float:
@@ -177,10 +159,10 @@ def disturbance(verdict: Verdict, baseline: Sequence[Run], candidate: Sequence[R
     before, now = _own_steps(baseline), _own_steps(runs)
     if share is None or quiet is None or share < quiet + _BUSY or not (before and now):
         return ""
-    left, loss = centre(now) - centre(before), lost(verdict)
+    left, loss = gate.centre(now) - gate.centre(before), lost(verdict)
     if not -loss < left < delta / 2:  # that much waiting is of threads that the step does not wait for
         return ""
-    waited, step_s = _typical(runs, _WAIT) or 0.0, math.exp(centre(summaries(runs)))
+    waited, step_s = _typical(runs, _WAIT) or 0.0, math.exp(gate.centre(gate.summaries(runs)))
     kept = f"{percent(-math.expm1(-left))} of {percent(-math.expm1(-loss))}" if left > 0 else "nothing"
     return (
         f"other processes used {percent(share, 0)} of its CPUs' time, and it waited for {seconds(waited)} of a step of "
@@ -264,7 +246,7 @@ class _Sides:
 
     @property
     def now_s(self) -> float:
-        return math.exp(centre(summaries(self.candidate)))
+        return math.exp(gate.centre(gate.summaries(self.candidate)))
 
     @property
     def before_s(self) -> float:
@@ -314,12 +296,14 @@ class _Sides:
         )
         if not (stored and new):
             return None
-        policy, scale = resolve_policy(Policy(prior_noise=scatter), lambda each: scale_of(stored, each))
-        level = centre([each.summary for each in stored])
+        policy, scale = gate.resolve_policy(
+            Policy(prior_noise=scatter), lambda each: gate.scale_of(stored, each)
+        )
+        level = gate.centre([each.summary for each in stored])
         noise = max(scale.noise, scatter_of_level * level)
-        error = noise * unit_standard_error(len(stored), count_sessions(stored), len(new), policy)
-        d = centre([each.summary for each in new]) - level
-        if d <= t_quantile(LEVEL, scale.degrees_of_freedom) * error:
+        error = noise * gate.unit_standard_error(len(stored), gate.count_sessions(stored), len(new), policy)
+        d = gate.centre([each.summary for each in new]) - level
+        if d <= gate.t_quantile(LEVEL, scale.degrees_of_freedom) * error:
             return None
         before, now = (median(run.metrics[name] for run in runs) for runs in known)
         return _Moved(now=now, before=before)

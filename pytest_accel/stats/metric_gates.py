@@ -8,20 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from pytest_accel.stats.gate import (
-    LOSSES,
-    THROUGHPUT,
-    Estimate,
-    Outcome,
-    Policy,
-    Verdict,
-    centre,
-    is_unconfirmed,
-    judge,
-    loss,
-    summaries,
-    t_quantile,
-)
+from pytest_accel.stats import gate
+from pytest_accel.stats.gate import LOSSES, THROUGHPUT, Estimate, Outcome, Policy, Verdict
 from pytest_accel.stats.quantities import parse_fixed_tolerance
 from pytest_accel.stats.run import MetricSummary, Run, median_error
 
@@ -41,7 +29,7 @@ class ShiftMember:
 
     @property
     def d(self) -> float:
-        return centre(summaries(self.runs)) - centre(summaries(self.baseline))
+        return gate.centre(gate.summaries(self.runs)) - gate.centre(gate.summaries(self.baseline))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +46,7 @@ class PlatformShift:
     @property
     def loss(self) -> float:
         """c as a loss of throughput."""
-        return loss(self.c)
+        return gate.loss(self.c)
 
 
 def judge_platform_shift(members: Sequence[ShiftMember]) -> PlatformShift | None:
@@ -67,7 +55,7 @@ def judge_platform_shift(members: Sequence[ShiftMember]) -> PlatformShift | None
         return None
     differences = [each.d for each in members]
     c, tolerance = median(differences), median(each.tolerance for each in members)
-    at_least = c - t_quantile(LEVEL, len(members) - 1) * median_error(differences)
+    at_least = c - gate.t_quantile(LEVEL, len(members) - 1) * median_error(differences)
     slower = sum(d > c / 2 for d in differences)
     is_common = at_least > -math.log1p(-tolerance) / 2 and slower >= fewest_slower(len(members))
     return PlatformShift(
@@ -95,17 +83,17 @@ def judge_rest(baseline: Sequence[Run], candidate: Sequence[Run], c: float, poli
     A benchmark that lost less than the others did not improve: it is ok, and needs no second run.
     """
     if not c:
-        return judge(baseline, candidate, policy)
+        return gate.judge(baseline, candidate, policy)
     kept = math.exp(-c)
     rest = [replace(run, rounds_s=tuple(kept * seconds for seconds in run.rounds_s)) for run in candidate]
-    return at_best_ok(replace(judge(baseline, rest, policy), common=loss(c)), policy)
+    return at_best_ok(replace(gate.judge(baseline, rest, policy), common=gate.loss(c)), policy)
 
 
 def at_best_ok(verdict: Verdict, policy: Policy) -> Verdict:
     """Return a gain as ok, without another run to be sure of it."""
     if verdict.outcome not in {Outcome.OK, Outcome.IMPROVED}:
         return verdict
-    unconfirmed = is_unconfirmed(verdict.outcome, verdict.slow_group, policy)
+    unconfirmed = gate.is_unconfirmed(verdict.outcome, verdict.slow_group, policy)
     return replace(verdict, outcome=Outcome.OK, wants_another_run=verdict.wants_another_run and unconfirmed)
 
 
@@ -283,7 +271,7 @@ def _judge_metric(
         )
     # An increase by r is the loss r/(1+r) of what it buys: delta is then ln(1+r).
     lost = tolerance / (1 + tolerance) if less_is_better(name) else tolerance
-    verdict = judge(stored, _values(runs, name), replace(policy, tolerance=lost), noise_only_slows=False)
+    verdict = gate.judge(stored, _values(runs, name), replace(policy, tolerance=lost), noise_only_slows=False)
     if less_is_better(name) and verdict.slowdown is not None and verdict.resolution is not None:
         increases, resolution = verdict.slowdown.mapped(_increase), _increase(verdict.resolution)
         verdict = replace(verdict, slowdown=increases, resolution=resolution)

@@ -18,22 +18,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_accel.report import verdicts
 from pytest_accel.report.page.plots import MOST_ROUNDS, Nights, past, rounds, sweeps
 from pytest_accel.report.page.rows import details, from_to, shortened, table, unbroken
 from pytest_accel.report.terminal import way_out
-from pytest_accel.report.verdicts import (
-    VERDICTS,
-    deciding,
-    doctor_line,
-    finding_subject,
-    headline_of,
-    in_order,
-    needs_attention,
-    pressing_findings,
-    rank,
-    remedy,
-    shown_status,
-)
+from pytest_accel.report.verdicts import VERDICTS
 from pytest_accel.stats.environment import Environment, by_likelihood, safe_arguments, title_of
 from pytest_accel.stats.gate import Outcome
 from pytest_accel.stats.quantities import seconds
@@ -204,10 +193,10 @@ def _template() -> Template:
 
 
 def _context(session: SessionResults) -> dict[str, object]:
-    failures = in_order(session.failures)
+    failures = verdicts.in_order(session.failures)
     concerned = failures or [each for each in session.results if each.status is Outcome.INCONCLUSIVE]
-    counts = Counter(map(shown_status, session.results))
-    pressing = pressing_findings(session.findings)
+    counts = Counter(map(verdicts.shown_status, session.results))
+    pressing = verdicts.pressing_findings(session.findings)
     calm = [each for each in session.findings if each not in pressing]
     known = sum(each.get("known", True) is not False for each in calm)
     position = {id(result): index for index, result in enumerate(session.results)}
@@ -215,18 +204,27 @@ def _context(session: SessionResults) -> dict[str, object]:
     told = {line.status for each in session.results for line in each.lines if line.status}
     return {
         "session": session,
-        "headline": headline_of(session),
-        "tally": [(status.value, VERDICTS[status], counts[status]) for status in sorted(counts, key=rank)],
+        "headline": verdicts.headline_of(session),
+        "tally": [
+            (status.value, VERDICTS[status], counts[status]) for status in sorted(counts, key=verdicts.rank)
+        ],
         "failures": [
-            (position[id(result)], shown_status(result).value, VERDICTS[shown_status(result)], result)
+            (
+                position[id(result)],
+                verdicts.shown_status(result).value,
+                VERDICTS[verdicts.shown_status(result)],
+                result,
+            )
             for result in failures
         ],
         "failures_shown": FAILURES_SHOWN,
         "names_shown": _NAMES_SHOWN,
-        "outcomes": [(status.value, VERDICTS[status]) for status in sorted(told | counts.keys(), key=rank)],
+        "outcomes": [
+            (status.value, VERDICTS[status]) for status in sorted(told | counts.keys(), key=verdicts.rank)
+        ],
         "suspects": _changes(concerned, _CHANGES_SHOWN),
         "unchanged": any(result.runs and result.baseline for result in concerned),
-        "doctor_line": doctor_line(session.findings) if concerned else "",
+        "doctor_line": verdicts.doctor_line(session.findings) if concerned else "",
         "attention": _attention(session),
         "all_changes": _changes(session.results),
         "was_compared": any(result.baseline for result in session.results),
@@ -252,13 +250,13 @@ def _changes(results: Sequence[Result], most: int | None = None) -> dict[str, ob
 def _attention(session: SessionResults) -> list[dict[str, object]]:
     """Return a group for each status that failed nothing and is not resolved: how many, what it means, what to do."""
     groups: dict[Status, list[Result]] = {}
-    for result in in_order(filter(needs_attention, session.results)):
+    for result in verdicts.in_order(filter(verdicts.needs_attention, session.results)):
         groups.setdefault(result.status, []).append(result)
     found = []
     for members in groups.values():
         status, row = members[0].status, VERDICTS[members[0].status]
         is_open = status is Outcome.INCONCLUSIVE
-        asked = remedy(members, session.command, session.results)
+        asked = verdicts.remedy(members, session.command, session.results)
         found.append(
             {
                 "status": status.value,
@@ -278,7 +276,7 @@ def _open_questions(members: Sequence[Result]) -> list[tuple[str, list[tuple[str
     groups: dict[str, list[tuple[str, str]]] = {}
     for each in members:
         common, text = "", each.text
-        for verdict in deciding(each)[:1]:
+        for verdict in verdicts.deciding(each)[:1]:
             own = re.compile(f"[:;] {re.escape(way_out(verdict)[1])}")
             if own.search(text):  # an upgrade's text has a remedy of its own
                 common, text = way_out(verdict, "what its noise resolves")[1], own.sub("", text, count=1)
@@ -290,7 +288,7 @@ def _finding(finding: Mapping[str, Scalar]) -> dict[str, str]:
     level = str(finding.get("level", "ok")) if finding.get("known", True) is not False else "unknown"
     tone, icon = _LEVELS.get(level, ("mute", "dash"))
     texts = {name: str(finding.get(name) or "") for name in ("group", "text", "remedy")}
-    return {"level": level, "tone": tone, "icon": icon, "subject": finding_subject(finding), **texts}
+    return {"level": level, "tone": tone, "icon": icon, "subject": verdicts.finding_subject(finding), **texts}
 
 
 def _facts(found: Environment) -> list[tuple[str, str]]:

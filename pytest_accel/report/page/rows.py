@@ -9,19 +9,12 @@ from functools import partial
 from statistics import median
 from typing import TypeAlias
 
+from pytest_accel.report import verdicts
 from pytest_accel.report.columns import COLUMNS as RESULT_COLUMNS
 from pytest_accel.report.columns import units_per_wh
 from pytest_accel.report.comparison import KERNEL_HEADINGS, kernel_rows, waterfall
 from pytest_accel.report.terminal import change
-from pytest_accel.report.verdicts import (
-    VERDICTS,
-    deciding,
-    in_order,
-    next_commands,
-    rank,
-    shown_status,
-    status_word,
-)
+from pytest_accel.report.verdicts import VERDICTS
 from pytest_accel.stats.causes import cause_lines, lost
 from pytest_accel.stats.gate import THROUGHPUT, Outcome, Verdict
 from pytest_accel.stats.metric_gates import is_rate, less_is_better, shown_name
@@ -63,13 +56,13 @@ def table(results: Sequence[Result]) -> dict[str, object]:
         ],
         "rows": [
             _row(index, result, [cells[column.key][index] for column in shown])
-            for result in in_order(results)
+            for result in verdicts.in_order(results)
             for index in (position[id(result)],)
         ],
         "statuses": [
             {"status": status.value, "word": row.word, "tone": row.tone, "icon": row.icon}
             for status, row in VERDICTS.items()
-            if any(shown_status(result) is status for result in results)
+            if any(verdicts.shown_status(result) is status for result in results)
         ],
     }
 
@@ -78,7 +71,7 @@ def _row(index: int, result: Result, cells: list[PageCell]) -> dict[str, object]
     decided = _decided(result)
     return {
         "id": index,
-        "status": shown_status(result).value,
+        "status": verdicts.shown_status(result).value,
         "failed": result.failed,
         "name": result.name,
         "file": result.file or result.benchmark.partition("::")[0],
@@ -92,7 +85,7 @@ def _row(index: int, result: Result, cells: list[PageCell]) -> dict[str, object]
 
 
 def _decided(result: Result) -> Verdict | None:
-    return next(iter(deciding(result)), None)
+    return next(iter(verdicts.deciding(result)), None)
 
 
 def picture(verdict: Verdict | None) -> list[float] | None:
@@ -125,7 +118,9 @@ def _figures(
 
 
 def _verdict(result: Result) -> PageCell:
-    return status_word(result), float(rank(shown_status(result)) - (100 if result.failed else 0))
+    return verdicts.status_word(result), float(
+        verdicts.rank(verdicts.shown_status(result)) - (100 if result.failed else 0)
+    )
 
 
 def _change(result: Result) -> PageCell:
@@ -221,7 +216,7 @@ def times(ratio: float) -> str:
 def from_to(result: Result) -> str:
     """Return the figures that its verdict compared, `21,305 → 6,822 products/s`; empty where nothing was."""
     verdict = _decided(result)
-    if shown_status(result) is Ending.FAILED:
+    if verdicts.shown_status(result) is Ending.FAILED:
         return ""  # its sentence has the figures that it failed on
     if verdict is not None and verdict.of != THROUGHPUT:
         found = _metric_from_to(result, verdict.of)
@@ -242,7 +237,7 @@ def _values(runs: Sequence[Run], name: str) -> list[float]:
 def failed_metrics(result: Result) -> list[dict[str, object]]:
     """Return the runs of every metric that failed a benchmark, for a plot each."""
     found = []
-    for verdict in deciding(result) if result.failed else ():
+    for verdict in verdicts.deciding(result) if result.failed else ():
         then, now = _values(result.baseline, verdict.of), _values(result.runs, verdict.of)
         if verdict.outcome in (Outcome.OK, Outcome.IMPROVED) or not then:
             continue
@@ -269,7 +264,8 @@ def details(
     """Return everything but the plots of rounds and of history, without what is empty."""
     content = {
         "numbers": from_to(result),
-        "lines": list(map(_line, result.lines)) or [_line(ReportLine(text="", status=shown_status(result)))],
+        "lines": list(map(_line, result.lines))
+        or [_line(ReportLine(text="", status=verdicts.shown_status(result)))],
         "note": shortened("\n".join(result.traceback).strip("\n")),
         "causes": [
             (heading, "; ".join(filter(None, (unbroken(text), remedy))))
@@ -284,7 +280,7 @@ def details(
         "metrics": _metrics(result),
         "configuration": [(name, _shown(value)) for name, value in sorted(result.configuration.items())],
         "facts": _facts(result),
-        "commands": next_commands(result, command, session, has_past=has_past),
+        "commands": verdicts.next_commands(result, command, session, has_past=has_past),
     }
     return {name: value for name, value in content.items() if value}
 

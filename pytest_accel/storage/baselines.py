@@ -100,8 +100,7 @@ class BaselineEntry:
     anchor: tuple[Run, ...] = ()
 
     def __post_init__(self) -> None:
-        if not 0 < self.work_per_step <= MAX_WORK:
-            raise ValueError(f"work_per_step: {self.work_per_step!r} is not in 0 < work <= {MAX_WORK:g}")
+        check_work("work_per_step", self.work_per_step)
         check_tolerance("tolerance", self.tolerance)
         if not 1 <= len(self.runs) <= MAX_RUNS:
             raise ValueError(f"runs: {len(self.runs)} runs; a baseline has 1 to {MAX_RUNS}")
@@ -141,12 +140,17 @@ def check_time(name: str, text: str) -> None:
     except ValueError:
         time_ = None
     if time_ is None or time_.utcoffset() != UTC.utcoffset(None):
-        raise ValueError(f"{name}: {json.dumps(text)} is not a time in UTC such as 2026-01-31T09:30:00+00:00")
+        raise FormatError(name, f"{json.dumps(text)} is not a time in UTC such as 2026-01-31T09:30:00+00:00")
 
 
 def check_tolerance(name: str, tolerance: float | None) -> None:
     if tolerance is not None and not 0 < tolerance < 1:
-        raise ValueError(f"{name}: {tolerance!r} is not a fraction of the throughput between 0 and 1")
+        raise FormatError(name, f"{tolerance!r} is not a fraction of the throughput between 0 and 1")
+
+
+def check_work(name: str, work_per_step: float) -> None:
+    if not 0 < work_per_step <= MAX_WORK:
+        raise FormatError(name, f"{work_per_step!r} is not in 0 < work <= {MAX_WORK:g}")
 
 
 def _check_count(name: str, count: int) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pytest_accel.stats.environment import Environment
 from pytest_accel.stats.results import Result, SessionResults
@@ -79,26 +79,16 @@ def parse(text: str, where: str) -> SessionResults:
             raise FormatError("", "this is no file of results", _REMEDY)
         check_version(top, SCHEMA_VERSION, "a file of results")
         session = decode(SessionResults, top, derived=_DERIVED)
-        _check(baselines.check_time, "at", session.at)
+        baselines.check_time("at", session.at)
         baselines.check_keys(session.environments)
         for index, result in enumerate(session.results):
             _check_result(result, session.environments, f"results[{index}]")
     return session
 
 
-def _check(check: Callable[[str, Any], None], place: str, value: object) -> None:
-    try:
-        check(place, value)
-    except ValueError as error:
-        raise FormatError(place, str(error).removeprefix(f"{place}: ")) from None
-
-
 def _check_result(result: Result, environments: Mapping[str, Environment], place: str) -> None:
-    if (result.runs or result.baseline) and not 0 < result.work_per_step <= baselines.MAX_WORK:
-        raise FormatError(
-            f"{place}.work_per_step",
-            f"{result.work_per_step!r} is not in 0 < work <= {baselines.MAX_WORK:g}, and there are runs",
-        )
-    _check(baselines.check_tolerance, f"{place}.tolerance", result.tolerance)
+    if result.runs or result.baseline:
+        baselines.check_work(f"{place}.work_per_step", result.work_per_step)
+    baselines.check_tolerance(f"{place}.tolerance", result.tolerance)
     baselines.check_environments(result.runs, environments, f"{place}.runs")
     baselines.check_environments(result.baseline, environments, f"{place}.baseline")

@@ -172,24 +172,12 @@ class History:
                 (session.session, at_s, json.dumps(encode(SessionFacts.of(checked))), document),
             )
             if row.rowcount:
-                measured = [
-                    each
+                points = [
+                    (row.lastrowid, at_s, each.disk_name, each.stored_as, _point(checked, each))
                     for each in checked.results
                     if not why_unusable(each.measured_as, each.runs) and not any(map(was_slowed, each.runs))
                 ]
-                connection.executemany(
-                    "INSERT INTO points VALUES (?, ?, ?, ?, ?)",
-                    [
-                        (
-                            row.lastrowid,
-                            at_s,
-                            each.disk_name,
-                            each.stored_as,
-                            _point(checked, each),
-                        )
-                        for each in measured
-                    ],
-                )
+                connection.executemany("INSERT INTO points VALUES (?, ?, ?, ?, ?)", points)
         return bool(row.rowcount)
 
     def sessions(self, limit: int | None = None) -> tuple[SessionFacts, ...]:

@@ -65,8 +65,7 @@ class LedgerEntry:
     session: str  # of the newest of these runs
 
     def __post_init__(self) -> None:
-        check_time("at", self.at)
-        _check_count("runs", self.runs)
+        _check_change(self.at, self.runs)
         if self.action != "record" and not self.reason.strip():
             raise ValueError(f"reason: the action {self.action} without a reason")
 
@@ -81,8 +80,7 @@ class Removal:
     runs: int  # that were removed with it
 
     def __post_init__(self) -> None:
-        check_time("at", self.at)
-        _check_count("runs", self.runs)
+        _check_change(self.at, self.runs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,9 +151,10 @@ def check_work(name: str, work_per_step: float) -> None:
         raise FormatError(name, f"{work_per_step!r} is not in 0 < work <= {MAX_WORK:g}")
 
 
-def _check_count(name: str, count: int) -> None:
-    if count < 1:
-        raise ValueError(f"{name}: {count} is less than 1")
+def _check_change(at: str, runs: int) -> None:
+    check_time("at", at)
+    if runs < 1:
+        raise FormatError("runs", f"{runs} is less than 1")
 
 
 # --- JSON -------------------------------------------------------------------------------------------

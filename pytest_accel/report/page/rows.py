@@ -100,21 +100,8 @@ def picture(verdict: Verdict | None) -> list[float] | None:
 # --- columns ----------------------------------------------------------------------------------------
 
 
-def _figures(
-    key: str,
-    title: str,
-    value: Callable[[Result], float | None],
-    text: Callable[[float], str],
-    about: str = "",
-    *,
-    lesser: int = 0,
-) -> PageColumn:
-
-    def cell(result: Result) -> PageCell:
-        found = value(result)
-        return NOTHING if found is None else (text(found), found)
-
-    return PageColumn(key, title, cell, about, right=True, lesser=lesser)
+def _figure(value: float | None, text: Callable[[float], str]) -> PageCell:
+    return NOTHING if value is None else (text(value), value)
 
 
 def _verdict(result: Result) -> PageCell:
@@ -140,16 +127,6 @@ def _reference(result: Result, *, expected: bool) -> PageCell:
     return f"{times(found.ratio)}{'' if expected else f' {found.platform}'}", found.ratio, found.differs
 
 
-def _throughput(result: Result) -> PageCell:
-    value = result.throughput
-    return NOTHING if value is None else (f"{si(value)} {result.unit}/s", value)
-
-
-def _plus_minus(result: Result) -> PageCell:
-    found = result.plus_minus if result.runs else None
-    return NOTHING if found is None else (noise_percent(found, len(result.runs)), found)
-
-
 _CHANGE = "What decided, with its bounds: the shaded middle is the tolerance, left of it is worse"
 _PUBLISHED = "This machine over a published figure, and whose platform that was; above 1 is better"
 _EXPECTED = "This machine over what its site expects of it; above 1 is better"
@@ -158,27 +135,45 @@ COLUMNS = (
     PageColumn("benchmark", "Benchmark", lambda result: (result.name, result.benchmark)),
     PageColumn("platform", "Platform", lambda result: (result.platform, result.platform)),
     PageColumn("suite", "Suite", lambda result: (result.suite, result.suite), lesser=2),
-    PageColumn("throughput", "Throughput", _throughput, right=True),
     PageColumn(
-        *("noise", "±", _plus_minus),
+        *("throughput", "Throughput"),
+        lambda result: _figure(result.throughput, lambda rate: f"{si(rate)} {result.unit}/s"),
+        right=True,
+    ),
+    PageColumn(
+        *("noise", "±"),
+        lambda result: _figure(
+            result.plus_minus if result.runs else None,
+            lambda noise: noise_percent(noise, len(result.runs)),
+        ),
         f"95 % interval of run-to-run noise; {ASSUMED} of a single run, which shows none: it is assumed",
         right=True,
         lesser=1,
     ),
-    _figures(
-        *("baseline", "Baseline", lambda result: result.baseline_throughput if result.runs else None, si),
+    PageColumn(
+        *("baseline", "Baseline"),
+        lambda result: _figure(result.baseline_throughput if result.runs else None, si),
         "Throughput of its stored runs",
+        right=True,
     ),
     PageColumn("change", "Against baseline", _change, _CHANGE),
-    _figures(
-        *("mfu", "MFU", lambda result: result.metrics.get("mfu"), percent),
+    PageColumn(
+        *("mfu", "MFU", lambda result: _figure(result.metrics.get("mfu"), percent)),
         "Model FLOP/s over the device's dense peak",
+        right=True,
         lesser=2,
     ),
-    _figures("energy", "Units/Wh", units_per_wh, si, "Work per watt-hour", lesser=3),
-    _figures(
-        *("scaling", "Scaling", lambda result: result.scaling and result.scaling.efficiency, percent),
+    PageColumn(
+        *("energy", "Units/Wh", lambda result: _figure(units_per_wh(result), si)),
+        "Work per watt-hour",
+        right=True,
+        lesser=3,
+    ),
+    PageColumn(
+        *("scaling", "Scaling"),
+        lambda result: _figure(result.scaling.efficiency if result.scaling else None, percent),
         "Throughput per device against the smaller platform",
+        right=True,
         lesser=3,
     ),
     PageColumn("published", "Published", partial(_reference, expected=False), _PUBLISHED, lesser=2),

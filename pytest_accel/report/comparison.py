@@ -295,10 +295,9 @@ def upgrade_results(
 def _result(
     row: PairedBenchmark, environments: Mapping[str, Environment], max_blocks: int, *, strict: bool
 ) -> Result:
-    is_judged = row.verdict is not None and row.status in JUDGED
-    status = status_of(row.verdict) if row.verdict and is_judged else row.status
+    verdict, status = row.deciding, row.shown_status
     lines = [ReportLine(text=explanation(row, max_blocks), status=status)]
-    if is_judged and row.failure:
+    if verdict and row.failure:
         lines.append(ReportLine(text=row.failure, status=Ending.FAILED))
     if row.numerics:
         lines.append(ReportLine(text=row.numerics))
@@ -312,7 +311,7 @@ def _result(
         traceback=row.ended_by.traceback if row.ended_by else (),
         runs=tuple(each.runs[-1] for each in row.new),
         baseline=tuple(each.runs[-1] for each in row.old),
-        verdicts=(row.verdict,) if row.verdict and is_judged else (),
+        verdicts=(verdict,) if verdict else (),
         changes=_changes(row, environments),
     )
 

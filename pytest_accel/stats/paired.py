@@ -174,11 +174,14 @@ class PairedBenchmark:
     wants_replacement: bool = False  # the latest run is unusable and may be tried once more
 
     @property
+    def deciding(self) -> Verdict | None:
+        """The verdict, where it gave the benchmark its status."""
+        return self.verdict if self.verdict and self.verdict.outcome is self.status else None
+
+    @property
     def shown_status(self) -> Status:
         """Its status, or that its tolerance is no gate."""
-        return (
-            status_of(self.verdict) if self.verdict and self.verdict.outcome is self.status else self.status
-        )
+        return status_of(self.deciding) if self.deciding else self.status
 
     @property
     def failure(self) -> str:
@@ -315,7 +318,6 @@ def replaced_runs(sessions: Sessions) -> Iterator[str]:
 # than two. Simulated, 600 losses each of 6 % at noise .3, 1 and 3 %: the guilty one of all is convicted in 100, 99.7 and 70 %
 # of cases, an innocent one in none; with the whole loss as tolerance in 100, 91 and 33 %, because the guilty one was often ok.
 _TESTED_SHARE = 2 / 3
-_ESTIMATE = ("point", "low", "high")
 
 
 def swap_tolerance(lost: float) -> float:
@@ -353,11 +355,11 @@ class IsolatedComponent:
         found = [each.slowdown for each in self.verdicts(benchmark) if each.slowdown is not None]
         if not found:
             return None
-        points = (
-            gate.loss(-fmean(math.log(max(1 - getattr(each, name), 1e-300)) for each in found))
-            for name in _ESTIMATE
-        )
-        return Estimate(**dict(zip(_ESTIMATE, points, strict=True)))
+
+        def mean(bound: str) -> float:
+            return gate.loss(-fmean(math.log(max(1 - getattr(each, bound), 1e-300)) for each in found))
+
+        return Estimate(point=mean("point"), low=mean("low"), high=mean("high"))
 
     def is_convicted(self, benchmark: str) -> bool:
         """Return whether it alone explains more than half of the loss, and surely a third in every possible direction."""

@@ -105,9 +105,8 @@ def _figure(value: float | None, text: Callable[[float], str]) -> PageCell:
 
 
 def _verdict(result: Result) -> PageCell:
-    return verdicts.status_word(result), float(
-        verdicts.rank(verdicts.shown_status(result)) - (100 if result.failed else 0)
-    )
+    place = verdicts.rank(verdicts.shown_status(result))
+    return verdicts.status_word(result), float(place - (100 if result.failed else 0))
 
 
 def _change(result: Result) -> PageCell:

@@ -12,14 +12,8 @@ from pytest_accel.stats.gate import THROUGHPUT, Outcome
 from pytest_accel.stats.metric_gates import DESCRIPTIVE, less_is_better
 from pytest_accel.stats.quantities import counted, did_you_mean
 from pytest_accel.stats.results import Ending, Result
-from pytest_accel.storage.baselines import (
-    MAX_BYTES,
-    PUBLISHED,
-    BaselineError,
-    BaselineFile,
-    BaselineStore,
-    parse,
-)
+from pytest_accel.storage import baselines
+from pytest_accel.storage.baselines import BaselineError, BaselineFile, BaselineStore
 from pytest_accel.storage.codec import loads
 from pytest_accel.storage.files import StorageError, format_errors, read_text
 from pytest_accel.storage.results import ResultsError, read_results_text
@@ -203,7 +197,7 @@ class SourceError(ValueError):
     """A name that means no set; the message says what there is and what to write."""
 
 
-def read_sources(names: Sequence[str], baselines: Path) -> list[Side]:
+def read_sources(names: Sequence[str], root: Path) -> list[Side]:
     """Return the sides of each name, in that order, with distinct labels."""
     if twice := [name for index, name in enumerate(names) if name in names[:index]]:
         raise SourceError(f"{twice[0]!r} is named twice: compared with itself it is the same.")
@@ -215,26 +209,26 @@ def read_sources(names: Sequence[str], baselines: Path) -> list[Side]:
         titles = list(names)
     found = []
     for name, title in zip(names, titles, strict=True):
-        sides = find_source(name, baselines)
+        sides = find_source(name, root)
         for side in sides:
             label = f"{title} {side.platform}" if len(sides) > 1 else title
             found.append(replace(side, label=label if len(names) > 1 else side.platform, group=title))
     return found
 
 
-def find_source(name: str, baselines: Path) -> tuple[Side, ...]:
+def find_source(name: str, root: Path) -> tuple[Side, ...]:
     """Return what a name means: a platform, else a path, which `./` says outright."""
     path = Path(name)
-    platform = baselines / (name if path.exists() else BaselineStore(baselines).platform(name))
-    if name and "/" not in name and name not in (PUBLISHED, ".", "..") and platform.is_dir():
+    platform = root / (name if path.exists() else BaselineStore(root).platform(name))
+    if name and "/" not in name and name not in (baselines.PUBLISHED, ".", "..") and platform.is_dir():
         path = platform
     elif not name or not path.exists():
-        raise SourceError(_unknown(name, baselines))
+        raise SourceError(_unknown(name, root))
     if path.is_dir():
         return _sides(name, f"baselines in {path}", *_stored(read_folder(path)))
     text = read_results_text(path)
     if _is_baseline(text, name, ResultsError):
-        return _sides(name, f"baselines in {path}", *_stored([parse(text, name)]))
+        return _sides(name, f"baselines in {path}", *_stored([baselines.parse(text, name)]))
     session = parse_results(text, name)
     about = f"results of session {session.session}" + (f" of {session.at}" if session.at else "")
     return _sides(name, about, session.results, session.environments)
@@ -267,13 +261,9 @@ def _sides(
     )
 
 
-def _unknown(name: str, baselines: Path) -> str:
-    platforms = BaselineStore(baselines).platforms()
-    there = (
-        f"Platforms in {baselines}: {', '.join(platforms)}"
-        if platforms
-        else f"{baselines} holds no baselines"
-    )
+def _unknown(name: str, root: Path) -> str:
+    platforms = BaselineStore(root).platforms()
+    there = f"Platforms in {root}: {', '.join(platforms)}" if platforms else f"{root} holds no baselines"
     return f"{name!r} is nothing to compare.{did_you_mean(name, platforms)} {there}. Name a platform, a folder of baselines, or a file of --accel-json."
 
 
@@ -291,12 +281,12 @@ def read_folder(folder: Path) -> list[BaselineFile]:
         )
     found = []
     for path in paths:
-        text = read_text(path, BaselineError, MAX_BYTES)
+        text = read_text(path, BaselineError, baselines.MAX_BYTES)
         # Not the store's own error, which says to restore or delete the file: it may be something else.
         if text is not None and not _is_baseline(text, str(path)):
             raise SourceError(f"{path} is no baseline, so that {folder} is no folder of baselines.")
         if text is not None:
-            found.append(parse(text, str(path)))
+            found.append(baselines.parse(text, str(path)))
     return found
 
 

@@ -18,7 +18,7 @@ from pytest_accel.stats.gate import LOSSES, Outcome, Policy, Verdict
 from pytest_accel.stats.kernels import IDLE, LAYOUT, LOADER, KernelChange, KernelDifference
 from pytest_accel.stats.metric_gates import total_slowdown
 from pytest_accel.stats.quantities import percent, seconds
-from pytest_accel.stats.run import MetricSummary, Run
+from pytest_accel.stats.run import Run, Summarized
 
 LEVEL = 2e-4  # chance that a metric that did not change is taken for one that did
 # Prior of its scatter from run to run, of ln: medians of 18 to 24 rows of an H200; the CPU's clock and the loader are assumed.
@@ -291,9 +291,7 @@ class _Sides:
             ]
             for runs in (self.baseline, self.candidate)
         ]
-        stored, new = (
-            [MetricSummary(run.session, scaled(run.metrics[name])) for run in runs] for runs in known
-        )
+        stored, new = ([Summarized(run.session, scaled(run.metrics[name])) for run in runs] for runs in known)
         if not (stored and new):
             return None
         policy, scale = gate.resolve_policy(

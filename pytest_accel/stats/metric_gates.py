@@ -11,7 +11,7 @@ from statistics import median
 from pytest_accel.stats import gate
 from pytest_accel.stats.gate import LOSSES, THROUGHPUT, Estimate, Outcome, Policy, Verdict
 from pytest_accel.stats.quantities import parse_fixed_tolerance
-from pytest_accel.stats.run import MetricSummary, Run, median_error
+from pytest_accel.stats.run import Run, Summarized, median_error
 
 FEWEST_MEMBERS = 8  # of fewer, two that regressed could pass for the machine
 LEVEL = 0.02  # one-sided, of c beyond half the tolerance: the gate's own after the fourth repeat
@@ -283,11 +283,11 @@ def _increase(loss: float) -> float:
     return loss / max(1 - loss, _LEAST_KEPT)
 
 
-def _values(runs: Sequence[Run], name: str) -> list[MetricSummary]:
+def _values(runs: Sequence[Run], name: str) -> list[Summarized]:
     """Return ln q of the runs that measured a metric q; -ln q where more is better, so that worse is always above."""
     is_cost_like = less_is_better(name)
     return [
-        MetricSummary(run.session, math.log(value if is_cost_like else 1 / value))
+        Summarized(run.session, math.log(value if is_cost_like else 1 / value))
         for run in runs
         if is_gateable(value := run.metrics.get(name, 0.0))
     ]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from statistics import fmean, median
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from pytest_accel.stats.kernels import KernelTable
 
@@ -85,23 +85,15 @@ def _check_range(name: str, value: float, low: float, high: float) -> None:
         raise ValueError(f"{name}: {value!r} is not between {low:g} and {high:g}")
 
 
-class RunSummary(Protocol):
-    @property
-    def session(self) -> str: ...
-
-    @property
-    def summary(self) -> float: ...
-
-    @property
-    def standard_error(self) -> float: ...
-
-
-class MetricSummary(NamedTuple):
-    """One run's value of a metric, as the gate reads it."""
+class Summarized(NamedTuple):
+    """A run, or its value of a metric, as the gate reads it."""
 
     session: str
     summary: float
     standard_error: float = 0.0  # a metric is one figure a run
+
+
+RunSummary: TypeAlias = Run | Summarized  # what the gate judges
 
 
 def spread(values: Sequence[float]) -> float:

@@ -261,7 +261,6 @@ def _attention(session: SessionResults) -> list[dict[str, object]]:
             {
                 "status": status.value,
                 "row": row,
-                "count": len(members),
                 "members": members,
                 "text": row.meaning if is_open else f"{row.meaning} {row.remedy}".strip(),
                 "questions": _open_questions(members) if is_open else [],

@@ -104,7 +104,9 @@ def past(result: Result, trend: Trend | None, nights: Nights) -> dict[str, objec
 
 def sweeps(results: Sequence[Result]) -> list[dict[str, object]]:
     """Return throughput over batch size, a plot a workload, a line a platform and configuration, each beside its baseline's."""
-    workloads: dict[tuple[str, str], dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
+    workloads: dict[tuple[str, str], dict[tuple[str, ...], list[Result]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
     for result in results:
         if result.runs and _batch(result):
             workloads[_workload(result), result.unit][_line(result)].append(result)
@@ -164,18 +166,16 @@ def _workload(result: Result) -> str:
     return " ".join(str(part) for part in parts if part) or result.name.partition("[")[0]
 
 
-def _line(result: Result) -> str:
+def _line(result: Result) -> tuple[str, ...]:
     """Return what the members of one line share: all but the batch size."""
-    shared = sorted((name, value) for name, value in result.configuration.items() if name not in _FOLLOWS)
-    parts = [f"{name}={value}" for name, value in shared]
-    return "\0".join([result.platform, result.name.partition("[")[0], *parts])
+    shared = (f"{name}={value}" for name, value in result.configuration.items() if name not in _FOLLOWS)
+    return result.platform, result.name.partition("[")[0], *sorted(shared)
 
 
-def _line_names(lines: Mapping[str, Sequence[Result]]) -> dict[str, Sequence[Result]]:
+def _line_names(lines: Mapping[tuple[str, ...], Sequence[Result]]) -> dict[str, Sequence[Result]]:
     """Name each line by its platform and by what its configuration has and another's has not."""
-    keys = {name: name.split("\0") for name in lines}
-    common = set.intersection(*map(set, keys.values()))
+    common = set.intersection(*map(set, lines))
     return {
-        ", ".join([parts[0], *(part for part in parts[1:] if part not in common)]): lines[name]
-        for name, parts in keys.items()
+        ", ".join([platform, *(part for part in parts if part not in common)]): line
+        for (platform, *parts), line in lines.items()
     }

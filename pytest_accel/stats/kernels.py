@@ -163,34 +163,26 @@ def compare(old: KernelTable, new: KernelTable, *, before_s: float, after_s: flo
 
 def _change(operation: str, old: Sequence[KernelRow], new: Sequence[KernelRow]) -> KernelChange:
     before, after = ({row.kernel: row for row in side} for side in (old, new))
+    absent = KernelRow(operation=operation, count=0.0, seconds=0.0)
     changes = {
-        name: abs(_seconds(after.get(name)) - _seconds(before.get(name)))
+        name: abs(after.get(name, absent).seconds - before.get(name, absent).seconds)
         for name in {**before, **after}
         if name
     }
     shown = max(changes, key=lambda name: changes[name], default="")
+    then, now = before.get(shown, absent), after.get(shown, absent)
     gone, came = _only_in(before, after), _only_in(after, before)
-    rows = before.get(shown), after.get(shown)
     if gone and came:
         shown = f"{gone} -> {came} (other kernel)"
-        rows = before[gone], after[came]
+        then, now = before[gone], after[came]
+    is_counted = now.count and (then.count or not old)
     return KernelChange(
         operation=operation,
         before_s=math.fsum(row.seconds for row in old),
         after_s=math.fsum(row.seconds for row in new),
-        calls=_calls(*rows, is_new=not old),
+        calls=(then.count, now.count) if is_counted else (0.0, 0.0),
         kernel=shown,
     )
-
-
-def _calls(old: KernelRow | None, new: KernelRow | None, *, is_new: bool) -> tuple[float, float]:
-    if new is None or not (old or is_new):
-        return (0.0, 0.0)
-    return (old.count if old else 0.0, new.count)
-
-
-def _seconds(row: KernelRow | None) -> float:
-    return row.seconds if row else 0.0
 
 
 def _only_in(here: Mapping[str, KernelRow], there: Mapping[str, KernelRow]) -> str:

@@ -176,9 +176,14 @@ def parse(text: str, where: str) -> BaselineFile:
         file = decode(BaselineFile, top, derived=_DERIVED)
         check_keys(file.environments)
         for key, entry in file.benchmarks.items():
-            _check_entry(
-                entry, top["benchmarks"][key].get("configuration_hash"), file.environments, _place(key)
-            )
+            place, expected = _place(key), entry.configuration_hash
+            if top["benchmarks"][key].get("configuration_hash") != expected:
+                problem = (
+                    f"the configuration here has the hash {json.dumps(expected)}: it was changed by hand"
+                )
+                raise FormatError(f"{place}.configuration_hash", problem)
+            check_environments(entry.runs, file.environments, f"{place}.runs")
+            check_environments(entry.anchor, file.environments, f"{place}.anchor")
         return file
 
 
@@ -187,16 +192,6 @@ def check_keys(environments: Mapping[str, Environment]) -> None:
         if key != environment.key:
             problem = f"its content has the key {json.dumps(environment.key)}: it was changed by hand"
             raise FormatError(f"environments[{json.dumps(key)}]", problem)
-
-
-def _check_entry(
-    entry: BaselineEntry, stored_hash: object, environments: Mapping[str, object], place: str
-) -> None:
-    if stored_hash != entry.configuration_hash:
-        problem = f"the configuration here has the hash {json.dumps(entry.configuration_hash)}: it was changed by hand"
-        raise FormatError(f"{place}.configuration_hash", problem)
-    check_environments(entry.runs, environments, f"{place}.runs")
-    check_environments(entry.anchor, environments, f"{place}.anchor")
 
 
 def check_environments(runs: Iterable[Run], known: Mapping[str, object], place: str) -> None:

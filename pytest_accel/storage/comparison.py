@@ -223,7 +223,10 @@ def find_source(name: str, root: Path) -> tuple[Side, ...]:
     if name and "/" not in name and name not in (baselines.PUBLISHED, ".", "..") and platform.is_dir():
         path = platform
     elif not name or not path.exists():
-        raise SourceError(_unknown(name, root))
+        known = BaselineStore(root).platforms()
+        there = f"Platforms in {root}: {', '.join(known)}" if known else f"{root} holds no baselines"
+        remedy = "Name a platform, a folder of baselines, or a file of --accel-json."
+        raise SourceError(f"{name!r} is nothing to compare.{did_you_mean(name, known)} {there}. {remedy}")
     if path.is_dir():
         return _sides(name, f"baselines in {path}", *_stored(read_folder(path)))
     text = read_results_text(path)
@@ -259,12 +262,6 @@ def _sides(
         for platform, count in counts.items()
         if count
     )
-
-
-def _unknown(name: str, root: Path) -> str:
-    platforms = BaselineStore(root).platforms()
-    there = f"Platforms in {root}: {', '.join(platforms)}" if platforms else f"{root} holds no baselines"
-    return f"{name!r} is nothing to compare.{did_you_mean(name, platforms)} {there}. Name a platform, a folder of baselines, or a file of --accel-json."
 
 
 # --- baselines --------------------------------------------------------------------------------------

@@ -256,6 +256,7 @@ def details(
     result: Result, command: Sequence[str], session: Sequence[Result] = (), *, has_past: bool = False
 ) -> dict[str, object]:
     """Return everything but the plots of rounds and of history, without what is empty."""
+    moved = result.kernels if result.has_lost else None
     content = {
         "numbers": from_to(result),
         "lines": list(map(_line, result.lines))
@@ -270,21 +271,14 @@ def details(
         "published": [_reference_details(figure) for figure in result.references if not figure.expected],
         "expected": [_reference_details(figure) for figure in result.references if figure.expected],
         "failed_metrics": failed_metrics(result),
-        "kernels": _kernels(result),
+        "kernels": moved
+        and {"bars": waterfall(moved), "headings": KERNEL_HEADINGS, "rows": kernel_rows(moved)},
         "metrics": _metrics(result),
         "configuration": [(name, _shown(value)) for name, value in sorted(result.configuration.items())],
         "facts": _facts(result),
         "commands": verdicts.next_commands(result, command, session, has_past=has_past),
     }
     return {name: value for name, value in content.items() if value}
-
-
-def _kernels(result: Result) -> dict[str, object]:
-    """Return the waterfall of a loss and the table below it; empty without two kernel tables."""
-    found = result.kernels if result.has_lost else None
-    return (
-        {"bars": waterfall(found), "headings": KERNEL_HEADINGS, "rows": kernel_rows(found)} if found else {}
-    )
 
 
 def _line(line: ReportLine) -> tuple[str, str, str, str, str]:

@@ -369,7 +369,7 @@ def explanation(row: PairedBenchmark, max_blocks: int) -> str:
     if row.why or verdict is None:
         return row.why
     pairs = counted(verdict.runs, "pair")
-    return terminal.in_words(verdict, observed=pairs, way_out=lambda: _remedy(verdict, max_blocks))
+    return terminal.in_words(verdict, observed=pairs, way_out=_remedy(verdict, max_blocks))
 
 
 def _remedy(verdict: Verdict, max_blocks: int) -> str:

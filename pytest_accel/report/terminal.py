@@ -101,14 +101,14 @@ def explain(verdict: Verdict) -> str:
         observed=counted(verdict.runs, "run"),
         against=f" vs {counted(verdict.baseline_runs, 'baseline run')}",
         gained=": refresh the baseline with --accel-update, or the loss of this gain will go unnoticed",
-        way_out=lambda: ": ".join(filter(None, way_out(verdict))),
+        way_out=": ".join(filter(None, way_out(verdict))),
     )
     beside = f"; beside {percent(verdict.common)} that all on this platform lost" if verdict.common else ""
     return text + beside
 
 
 def in_words(  # noqa: PLR0911 - one a verdict
-    verdict: Verdict, *, observed: str, way_out: Callable[[], str], against: str = "", gained: str = ""
+    verdict: Verdict, *, observed: str, way_out: str, against: str = "", gained: str = ""
 ) -> str:
     """Return the change, its bounds and its runs.
 
@@ -133,7 +133,7 @@ def in_words(  # noqa: PLR0911 - one a verdict
         case Outcome.INCONCLUSIVE:
             return (
                 f"{moved} ({changed(found.low, verdict.of)} to {changed(found.high, verdict.of)}; {tolerance}), "
-                f"{observed}; {way_out()}"
+                f"{observed}; {way_out}"
             )
         case Ending.NOT_GATED:
             text = f"{moved} ({tolerance}, which is no gate), {observed}, run-to-run noise {percent(verdict.noise or 0)}"

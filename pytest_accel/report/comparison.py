@@ -117,9 +117,8 @@ def _sets(comparison: Comparison) -> Iterator[str]:
     for side in comparison.sides:
         slowed = sum(was_slowed(run) for each in side.results.values() for run in each.runs)
         if slowed:
-            yield terminal.note(
-                side.label, f"{counted(slowed, 'run')} delayed on purpose by --accel-slowdown"
-            )
+            text = f"{counted(slowed, 'run')} delayed on purpose by --accel-slowdown"
+            yield terminal.note(side.label, text)
     if any(cell.ratio is not None for row in comparison.rows for cell in row.cells):
         held = dict.fromkeys(comparison.sides[at].label for at in comparison.held_to)
         yield f"x is against {', '.join(held)}; above 1 is better."
@@ -127,12 +126,12 @@ def _sets(comparison: Comparison) -> Iterator[str]:
 
 def _unlike(comparison: Comparison) -> Iterator[str]:
     """Yield what is not alike between figures of one row."""
-    found: dict[str, str] = {}
-    for row in comparison.rows:
-        for cell, side in zip(row.cells, comparison.sides, strict=True):
-            if cell.differs:
-                found.setdefault(f"{row.name}, {side.label}", cell.differs)
-    yield from (f"{UNLIKE} {what}: {why}" for what, why in found.items())
+    yield from dict.fromkeys(
+        f"{UNLIKE} {row.name}, {side.label}: {cell.differs}"
+        for row in comparison.rows
+        for cell, side in zip(row.cells, comparison.sides, strict=True)
+        if cell.differs
+    )
 
 
 def _verdicts(comparison: Comparison) -> Iterator[str]:

@@ -91,12 +91,8 @@ def _folded(title: str, lines: Sequence[str]) -> list[str]:
 
 
 def _left_out(count: int, what: str) -> list[str]:
-    if count <= 0:
-        return []
-    return [
-        "",
-        f"**{count:,} more {what} are left out here.** `--accel-json` and `--accel-report` have them all.",
-    ]
+    text = f"**{count:,} more {what} are left out here.** `--accel-json` and `--accel-report` have them all."
+    return ["", text] if count > 0 else []
 
 
 # --- the headline -----------------------------------------------------------------------------------
@@ -177,13 +173,10 @@ def _changes(results: Sequence[Result], name: _Namer) -> list[str]:
         if not changes:
             lines += [f"Of {whose}: nothing in the recorded environment.", ""]
             continue
-        lines += [f"Of {whose}:", "", "| | baseline | now |", "|---|---|---|"]
-        lines += [
-            f"| {prose(change.title)} | {_value(change.old)} | {_value(change.new)} |"
-            for change in changes[:_CHANGES]
-        ]
+        rows = [[prose(each.title), _value(each.old), _value(each.new)] for each in changes[:_CHANGES]]
         more = len(changes) - _CHANGES
-        lines += [f"| {more} more | | |", ""] if more > 0 else [""]
+        rows += [[f"{more} more", "", ""]] if more > 0 else []
+        lines += [f"Of {whose}:", "", *markdown_table(("", "baseline", "now"), rows), ""]
     return lines
 
 

@@ -156,7 +156,7 @@ def baseline_quality(
 ) -> BaselineQuality:
     wanted = prior.applied(Policy() if tolerance is None else Policy(tolerance=tolerance), runs)
     sessions = gate.count_sessions(runs)
-    policy, scale = gate.resolve_policy(wanted, lambda each: gate.scale_of(runs, each))
+    policy, scale = gate.resolve_policy(wanted, runs)
     return BaselineQuality(
         runs=len(runs),
         sessions=sessions,

@@ -294,9 +294,7 @@ class _Sides:
         stored, new = ([Summarized(run.session, scaled(run.metrics[name])) for run in runs] for runs in known)
         if not (stored and new):
             return None
-        policy, scale = gate.resolve_policy(
-            Policy(prior_noise=scatter), lambda each: gate.scale_of(stored, each)
-        )
+        policy, scale = gate.resolve_policy(Policy(prior_noise=scatter), stored)
         level = gate.centre([each.summary for each in stored])
         noise = max(scale.noise, scatter_of_level * level)
         error = noise * gate.unit_standard_error(len(stored), gate.count_sessions(stored), len(new), policy)

@@ -16,6 +16,7 @@ from functools import cache
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pytest_accel.report import verdicts
@@ -23,6 +24,7 @@ from pytest_accel.report.page.plots import MOST_ROUNDS, Nights, past, rounds, sw
 from pytest_accel.report.page.rows import details, from_to, shortened, table, unbroken
 from pytest_accel.report.terminal import way_out
 from pytest_accel.report.verdicts import VERDICTS
+from pytest_accel.stats.changepoints import SEASON
 from pytest_accel.stats.environment import Environment, by_likelihood, safe_arguments, title_of
 from pytest_accel.stats.gate import Outcome
 from pytest_accel.stats.quantities import seconds
@@ -33,7 +35,7 @@ from pytest_accel.storage.files import write_atomic
 if TYPE_CHECKING:
     from jinja2 import Template
 
-    from pytest_accel.storage.history import Trend
+    from pytest_accel.storage.history import Point
 
 SCRIPTS = ("dom.js", "theme.js", "plotly.js", "figures.js", "details.js", "table.js", "start.js")
 FAILURES_SHOWN = 6  # the others unfold
@@ -59,21 +61,21 @@ class ReportError(ValueError):
 
 def write_page(path: Path, session: SessionResults, *, history: Path | None = None) -> None:
     """Write the whole page or nothing. A history that cannot be read costs its plots; the page says so."""
-    library, trends = read_plotly_js(), {}  # first: without the library there is no page
+    library, series = read_plotly_js(), {}  # first: without the library there is no page
     try:
-        trends = _trends(session, history)
+        series = _series(session, history)
     except (ValueError, OSError) as error:  # it names file, place and remedy
         session = replace(session, remarks=(*session.remarks, str(error)))
-    write_atomic(path, render_page(session, plotly_js=library, history=trends))
+    write_atomic(path, render_page(session, plotly_js=library, history=series))
 
 
-def _trends(session: SessionResults, path: Path | None) -> dict[SeriesKey, Trend]:
+def _series(session: SessionResults, path: Path | None) -> dict[SeriesKey, Sequence[Point]]:
     if path is None or not path.is_file():
         return {}
     from pytest_accel.storage.history import History
 
     keys = {_key(result) for result in session.results if result.runs}
-    return {key: History(path).trend(*key) for key in sorted(keys)}
+    return {key: History(path).series(*key, SEASON) for key in sorted(keys)}
 
 
 def _key(result: Result) -> SeriesKey:
@@ -97,11 +99,14 @@ def read_plotly_js() -> bytes:
 
 
 def render_page(
-    session: SessionResults, *, plotly_js: bytes, history: Mapping[SeriesKey, Trend] | None = None
+    session: SessionResults,
+    *,
+    plotly_js: bytes,
+    history: Mapping[SeriesKey, Sequence[Point]] = MappingProxyType({}),
 ) -> str:
     """Return the whole page; the same input gives the same text."""
     nights: Nights = {}
-    pasts = [past(result, (history or {}).get(_key(result)), nights) for result in session.results]
+    pasts = [past(result, history.get(_key(result), ()), nights) for result in session.results]
     runs = sum(len(result.runs) + len(result.baseline) for result in session.results)
     most = max(2, min(MOST_ROUNDS, DRAWN_ROUNDS // max(1, runs)))
     thinned = (

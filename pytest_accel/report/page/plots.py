@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pytest_accel.report.history import unchanged
+from pytest_accel.report.history import changes_of, unchanged
 from pytest_accel.report.terminal import changed
 from pytest_accel.stats.comparison import was_slowed
 from pytest_accel.stats.gate import THROUGHPUT, Outcome, Policy, interval
@@ -15,7 +15,7 @@ from pytest_accel.stats.results import Result
 from pytest_accel.stats.run import Run
 
 if TYPE_CHECKING:  # SQLite is loaded only where it is needed
-    from pytest_accel.storage.history import Trend
+    from pytest_accel.storage.history import Point
 
 _DIGITS = 6  # of what is only drawn: a pixel is a thousandth of a plot
 MOST_ROUNDS = 60  # of a run
@@ -69,9 +69,9 @@ def thinned(values: Sequence[float], most: int) -> Sequence[float]:
     return [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]
 
 
-def past(result: Result, trend: Trend | None, nights: Nights) -> dict[str, object] | None:
+def past(result: Result, points: Sequence[Point], nights: Nights) -> dict[str, object] | None:
     """Return the newest values of the history and where they changed; None for fewer than two."""
-    if trend is None or len(trend.points) < 2:
+    if len(points) < 2:
         return None
     left_out = ""
     if any(map(was_slowed, result.runs)):
@@ -81,10 +81,9 @@ def past(result: Result, trend: Trend | None, nights: Nights) -> dict[str, objec
     return {
         "unit": f"{result.unit}/s",
         "nights": [
-            nights.setdefault((point.at, point.session, point.revision[:12]), len(nights))
-            for point in trend.points
+            nights.setdefault((point.at, point.session, point.revision[:12]), len(nights)) for point in points
         ],
-        "throughput": [drawn(point.throughput) for point in trend.points],
+        "throughput": [drawn(point.throughput) for point in points],
         "changes": [
             {
                 "index": found.index,
@@ -92,9 +91,9 @@ def past(result: Result, trend: Trend | None, nights: Nights) -> dict[str, objec
                 "after": drawn(found.after),
                 "text": changed(-found.relative),
             }
-            for found in trend.changes
+            for found in changes_of(points)
         ],
-        "unchanged": unchanged(trend),
+        "unchanged": unchanged(points),
         "left_out": left_out,
     }
 

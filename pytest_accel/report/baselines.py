@@ -19,7 +19,7 @@ from pytest_accel.stats.comparison import Value, figures
 from pytest_accel.stats.environment import TITLES, Environment
 from pytest_accel.stats.gate import THROUGHPUT
 from pytest_accel.stats.quantities import ASSUMED, counted, inert, noise_percent, percent, printable, si
-from pytest_accel.stats.run import RECORD_RUNS
+from pytest_accel.stats.run import RECORD_RUNS, short_name
 from pytest_accel.storage.baselines import BaselineEntry, BaselineFile, LedgerEntry
 from pytest_accel.storage.codec import encode
 
@@ -101,7 +101,7 @@ def _table(stored: Sequence[ShownBenchmark]) -> list[str]:
         found, entry = each.quality, each.entry
         rows.append(
             [
-                each.key.partition("::")[2] or each.key,
+                short_name(each.key),
                 ", ".join(state for state, (applies, _) in _STATES.items() if applies(found)) or "ok",
                 si(each.throughput.value),
                 f"{entry.unit}/s",
@@ -132,7 +132,7 @@ def _ledger(stored: Sequence[ShownBenchmark]) -> Iterator[str]:
     found: dict[LedgerEntry, list[str]] = {}
     for each in stored:
         for line in each.entry.ledger:
-            found.setdefault(line, []).append(each.key.partition("::")[2] or each.key)
+            found.setdefault(line, []).append(short_name(each.key))
     lines: list[tuple[str, str]] = []
     for line, names in found.items():
         done = f"{line.action} {counted(line.runs, 'run')}, session {line.session}"

@@ -20,9 +20,10 @@ from pytest_accel.stats.metric_gates import shown_name
 from pytest_accel.stats.paired import IsolatedComponent, PairedBenchmark, Sessions
 from pytest_accel.stats.quantities import counted, inert, percent, printable, seconds, si
 from pytest_accel.stats.results import Ending, ReportLine, Result, SessionResults, status_of
+from pytest_accel.stats.run import short_name
 from pytest_accel.storage.codec import encode
 from pytest_accel.storage.codec import render as render_json
-from pytest_accel.storage.comparison import Cell, Comparison, Judged, Row, short_name
+from pytest_accel.storage.comparison import Cell, Comparison, Judged, Row
 
 SCHEMA_VERSION = 3
 UNLIKE = "*"

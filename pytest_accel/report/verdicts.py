@@ -280,7 +280,6 @@ _KEPT_WITH_VALUE = (
     *(f"--accel-{name}" for name in ("inconclusive", "missing-baseline", "stale-baseline")),
     *("-c", "--config-file", "-o", "--override-ini", "-p", "--rootdir", "--import-mode"),
 )
-_KEPT_ALONE = ("--accel-require",)
 # Options that a command for the whole session leaves out: they write files, record, or were for one session.
 _LEFT_OUT: Mapping[str, Takes] = {
     **dict.fromkeys(("--accel-record", "--accel-reference"), "optional"),
@@ -397,7 +396,7 @@ def kept_options(command: Sequence[str]) -> list[str]:
     """Return the session's options that belong to the measurement, as `--name=value` where they have one."""
     kept: list[str] = []
     for name, value in with_values(command):
-        if name in _KEPT_ALONE:
+        if name == "--accel-require":
             kept.append(name)
         elif name in _KEPT_WITH_VALUE and value:
             kept += [f"{name}={value}"] if name.startswith("--") else [name, value]

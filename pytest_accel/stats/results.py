@@ -12,7 +12,7 @@ from pytest_accel.stats.environment import Change, Environment
 from pytest_accel.stats.gate import LOSSES, THROUGHPUT, Outcome, Policy, StepTime, Verdict, interval
 from pytest_accel.stats.kernels import KernelDifference, compare
 from pytest_accel.stats.metric_gates import ANCHOR, ANCHOR_SHARE, shown_name, worst
-from pytest_accel.stats.run import Run, Scalar
+from pytest_accel.stats.run import Run, Scalar, short_name
 
 
 class Ending(Enum):
@@ -123,7 +123,7 @@ class Result:
     @property
     def name(self) -> str:
         """Without the path of its file."""
-        return self.benchmark.partition("::")[2] or self.benchmark
+        return short_name(self.benchmark)
 
     @property
     def stored_as(self) -> str:

@@ -133,6 +133,11 @@ def baseline_key(node_id: str, configuration: Mapping[str, object]) -> str:
     return node_id + _REAL if is_real(configuration) else node_id
 
 
+def short_name(key: str) -> str:
+    """Return a node id or a key without the path of its file."""
+    return key.partition("::")[2] or key
+
+
 def both_keys(node_id: str) -> tuple[str, str]:
     return node_id, node_id + _REAL
 

@@ -12,6 +12,7 @@ from pytest_accel.stats.gate import THROUGHPUT, Outcome
 from pytest_accel.stats.metric_gates import DESCRIPTIVE, less_is_better
 from pytest_accel.stats.quantities import counted, did_you_mean
 from pytest_accel.stats.results import Ending, Result
+from pytest_accel.stats.run import short_name
 from pytest_accel.storage import baselines
 from pytest_accel.storage.baselines import BaselineError, BaselineFile, BaselineStore
 from pytest_accel.storage.codec import loads
@@ -311,8 +312,3 @@ def _stored(files: Sequence[BaselineFile]) -> tuple[list[Result], dict[str, Envi
         for key, entry in file.benchmarks.items()
     ]
     return results, {key: each for file in files for key, each in file.environments.items()}
-
-
-def short_name(key: str) -> str:
-    """Return a benchmark's key without the path of its file."""
-    return key.partition("::")[2] or key

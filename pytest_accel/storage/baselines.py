@@ -259,10 +259,7 @@ class BaselineStore:
         if text is None:
             return None
         file = parse(text, str(path))
-        for place, stored, expected in (
-            ("platform", file.platform, platform),
-            ("suite", file.suite, suite),
-        ):
+        for place, stored, expected in (("platform", file.platform, platform), ("suite", file.suite, suite)):
             if stored != expected:
                 problem = f"{stored!r} in the file of {expected!r}: was it copied or renamed?"
                 raise BaselineError(str(path), place, problem)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
-from pytest_accel.stats.environment import Environment
-from pytest_accel.stats.results import Result, SessionResults
+from pytest_accel.stats.results import SessionResults
 from pytest_accel.storage import baselines
 from pytest_accel.storage.codec import FormatError, check_version, decode, encode, loads
 from pytest_accel.storage.codec import render as render_json
@@ -82,13 +80,10 @@ def parse(text: str, where: str) -> SessionResults:
         baselines.check_time("at", session.at)
         baselines.check_keys(session.environments)
         for index, result in enumerate(session.results):
-            _check_result(result, session.environments, f"results[{index}]")
+            place = f"results[{index}]"
+            if result.runs or result.baseline:
+                baselines.check_work(f"{place}.work_per_step", result.work_per_step)
+            baselines.check_tolerance(f"{place}.tolerance", result.tolerance)
+            baselines.check_environments(result.runs, session.environments, f"{place}.runs")
+            baselines.check_environments(result.baseline, session.environments, f"{place}.baseline")
     return session
-
-
-def _check_result(result: Result, environments: Mapping[str, Environment], place: str) -> None:
-    if result.runs or result.baseline:
-        baselines.check_work(f"{place}.work_per_step", result.work_per_step)
-    baselines.check_tolerance(f"{place}.tolerance", result.tolerance)
-    baselines.check_environments(result.runs, environments, f"{place}.runs")
-    baselines.check_environments(result.baseline, environments, f"{place}.baseline")

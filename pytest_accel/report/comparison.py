@@ -13,7 +13,7 @@ from pytest_accel.report.verdicts import in_order, status_word, word
 from pytest_accel.stats import paired
 from pytest_accel.stats.causes import Cause, cause_text, lost
 from pytest_accel.stats.comparison import was_slowed
-from pytest_accel.stats.environment import Change, Environment, describe, diff, diff_identity
+from pytest_accel.stats.environment import Environment, describe, diff, diff_identity
 from pytest_accel.stats.gate import LOSSES, THROUGHPUT, Outcome, Verdict
 from pytest_accel.stats.kernels import KernelChange, KernelDifference
 from pytest_accel.stats.metric_gates import shown_name
@@ -302,6 +302,7 @@ def _result(
     if row.numerics:
         lines.append(ReportLine(text=row.numerics))
     known = [*row.new[-1:], *row.old[-1:], *filter(None, [row.ended_by])]
+    old, new = (environments.get(side[-1].environment) if side else None for side in (row.old, row.new))
     undecided = status in (Outcome.INCONCLUSIVE, Ending.NOT_GATED)
     return replace(
         known[0] if known else Result(benchmark=row.benchmark, status=status),
@@ -312,13 +313,8 @@ def _result(
         runs=tuple(each.runs[-1] for each in row.new),
         baseline=tuple(each.runs[-1] for each in row.old),
         verdicts=(verdict,) if verdict else (),
-        changes=_changes(row, environments),
+        changes=(*diff_identity(old, new), *diff(old, new)) if old and new else (),
     )
-
-
-def _changes(row: PairedBenchmark, environments: Mapping[str, Environment]) -> tuple[Change, ...]:
-    old, new = (environments.get(side[-1].environment) if side else None for side in (row.old, row.new))
-    return (*diff_identity(old, new), *diff(old, new)) if old and new else ()
 
 
 def _with_causes(result: Result, isolated: Sequence[IsolatedComponent]) -> Result:

@@ -61,21 +61,18 @@ class ReportError(ValueError):
 
 def write_page(path: Path, session: SessionResults, *, history: Path | None = None) -> None:
     """Write the whole page or nothing. A history that cannot be read costs its plots; the page says so."""
-    library, series = read_plotly_js(), {}  # first: without the library there is no page
+    library = read_plotly_js()  # first: without it there is no page
+    series: dict[SeriesKey, Sequence[Point]] = {}
     try:
-        series = _series(session, history)
+        if history is not None and history.is_file():
+            from pytest_accel.storage.history import History
+
+            for key in sorted({_key(result) for result in session.results if result.runs}):
+                series[key] = History(history).series(*key, SEASON)
     except (ValueError, OSError) as error:  # it names file, place and remedy
         session = replace(session, remarks=(*session.remarks, str(error)))
+        series = {}
     write_atomic(path, render_page(session, plotly_js=library, history=series))
-
-
-def _series(session: SessionResults, path: Path | None) -> dict[SeriesKey, Sequence[Point]]:
-    if path is None or not path.is_file():
-        return {}
-    from pytest_accel.storage.history import History
-
-    keys = {_key(result) for result in session.results if result.runs}
-    return {key: History(path).series(*key, SEASON) for key in sorted(keys)}
 
 
 def _key(result: Result) -> SeriesKey:

@@ -18,7 +18,7 @@ from pytest_accel.stats.gate import LOSSES, Outcome, Policy, Verdict
 from pytest_accel.stats.kernels import IDLE, LAYOUT, LOADER, KernelChange, KernelDifference
 from pytest_accel.stats.metric_gates import total_slowdown
 from pytest_accel.stats.quantities import percent, seconds
-from pytest_accel.stats.run import Run, Summarized
+from pytest_accel.stats.run import Run, Summarized, known_values
 
 LEVEL = 2e-4  # chance that a metric that did not change is taken for one that did
 # Prior of its scatter from run to run, of ln: medians of 18 to 24 rows of an H200; the CPU's clock and the loader are assumed.
@@ -305,12 +305,8 @@ class _Sides:
         return _Moved(now=now, before=before)
 
 
-def _known(runs: Sequence[Run], name: str) -> list[float]:
-    return [run.metrics[name] for run in runs if name in run.metrics]
-
-
 def _typical(runs: Sequence[Run], name: str) -> float | None:
-    values = _known(runs, name)
+    values = known_values(runs, name)
     return median(values) if values else None
 
 
@@ -407,7 +403,7 @@ def _load_text(sides: _Sides) -> str:
 def _other_load(sides: _Sides) -> Cause | None:
     """Return load that did not let it wait: it shares caches, memory and cores with it, by how much is not known."""
     load = _load_text(sides)
-    stored, new = (_known(runs, "other_cpu_share") for runs in (sides.baseline, sides.candidate))
+    stored, new = (known_values(runs, "other_cpu_share") for runs in (sides.baseline, sides.candidate))
     if not load or min(new) < 2 * max(stored) + _BUSY:
         return None
     return Cause(kind="host", text=load, remedy="end them (`top`), and measure again")

@@ -96,6 +96,11 @@ class Summarized(NamedTuple):
 RunSummary: TypeAlias = Run | Summarized  # what the gate judges
 
 
+def known_values(runs: Sequence[Run], metric: str) -> list[float]:
+    """Return the values of the runs that measured a metric."""
+    return [run.metrics[metric] for run in runs if metric in run.metrics]
+
+
 def spread(values: Sequence[float]) -> float:
     """Return the standard deviation of normal values with this median absolute deviation about their median."""
     middle = median(values)

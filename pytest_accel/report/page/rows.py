@@ -20,7 +20,7 @@ from pytest_accel.stats.gate import THROUGHPUT, Outcome, Verdict
 from pytest_accel.stats.metric_gates import is_rate, less_is_better, shown_name
 from pytest_accel.stats.quantities import ASSUMED, counted, noise_percent, percent, seconds, si
 from pytest_accel.stats.results import Ending, ReferenceFigure, ReportLine, Result, status_of
-from pytest_accel.stats.run import Run
+from pytest_accel.stats.run import known_values
 
 SortKey: TypeAlias = str | float | None
 # Text, sort key (None is last either way), and in some a small text below.
@@ -220,19 +220,15 @@ def from_to(result: Result) -> str:
 
 
 def _metric_from_to(result: Result, name: str) -> str:
-    then, now = _values(result.baseline, name), _values(result.runs, name)
+    then, now = known_values(result.baseline, name), known_values(result.runs, name)
     return f"{metric(name, median(then))[1]} → {metric(name, median(now))[1]}" if then and now else ""
-
-
-def _values(runs: Sequence[Run], name: str) -> list[float]:
-    return [run.metrics[name] for run in runs if name in run.metrics]
 
 
 def failed_metrics(result: Result) -> list[dict[str, object]]:
     """Return the runs of every metric that failed a benchmark, for a plot each."""
     found = []
     for verdict in verdicts.deciding(result) if result.failed else ():
-        then, now = _values(result.baseline, verdict.of), _values(result.runs, verdict.of)
+        then, now = known_values(result.baseline, verdict.of), known_values(result.runs, verdict.of)
         if verdict.outcome in (Outcome.OK, Outcome.IMPROVED) or not then:
             continue
         sign = 1 if less_is_better(verdict.of) else -1

@@ -272,9 +272,9 @@ def padded_rows(
 ) -> tuple[list[list[Cell]], list[str]]:
     """Return a header and the rows, padded, and lines that name the columns that `width` has no room for.
 
-    A title that ends in `>` is of figures. Columns without a value are left out. The most important columns come first: the last ones are left out until the others
-    fit. Where even two are too wide, the first column's texts lose their middle, and then the second's: half of the width
-    is the first's, and what others leave.
+    A title that ends in `>` is of figures. Columns without a value are left out. The most important columns come first: the
+    last ones are left out until the others fit. Where even two are too wide, the first column's texts lose their middle, and
+    then the second's: half of the width is the first's, and what others leave.
     """
     names = [title.removesuffix(">") for title in titles]
     shown = [index for index in range(len(names)) if any(row[index].text for row in rows)]

@@ -22,7 +22,7 @@ import numpy as np
 from benchmarks.noise.model import Change, Model, baseline_steps, candidate_steps, rounds
 from pytest_accel.stats.baseline_quality import DEFAULT_PRIOR, platform_prior
 from pytest_accel.stats.gate import LOSSES, Outcome, Policy, Verdict, judge
-from pytest_accel.stats.run import Run, RunSummary
+from pytest_accel.stats.run import Run, RunSummary, Summarized
 
 POLICY = Policy()
 CELLS = ((0.003, 5), (0.01, 3), (0.01, 5), (0.01, 10), (0.03, 5), (0.03, 10))  # (between-run sd, R)
@@ -96,16 +96,8 @@ class Check:
         return "ok" if self.excess <= 0 else "~"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Summarized:
-    """A run with its summary computed once: the gate reads it up to five times."""
-
-    session: str
-    summary: float
-    standard_error: float
-
-
 def summarized(run: Run) -> Summarized:
+    """Compute the summary of a run once: the gate reads it up to five times."""
     return Summarized(session=run.session, summary=run.summary, standard_error=run.standard_error)
 
 

@@ -123,12 +123,12 @@ def _changes(history: History, args: argparse.Namespace) -> int:
     found: list[tuple[Shift, ...]] = []
     short: list[int] = []  # sessions of each series in which nothing can be found
     for platform, key in chosen:
-        trend = history.trend(key, platform, args.limit or SEASON)
-        short += [len(trend.points)] if trend.is_too_short else []
-        found.append(shifts(trend, environment))
-        often = recurring([point.is_slow for point in trend.points])
+        points = history.series(key, platform, args.limit or SEASON)
+        short += [len(points)] if len(points) < MIN_VALUES else []
+        found.append(shifts(points, environment))
+        often = recurring([point.is_slow for point in points])
         if found[-1] or often:
-            lines = shift_lines(series_title(platform, key), trend, found[-1])
+            lines = shift_lines(series_title(platform, key), points, found[-1])
             print("\n".join([*lines, *([f"  {often}"] if often else []), ""]))
     print(f"{sum(map(bool, found))} of {counted(len(chosen), 'benchmark')} changed")
     if short:

@@ -21,10 +21,9 @@ from pytest_accel.commands.registry import (
     required_history,
 )
 from pytest_accel.report.comparison import KERNEL_HEADINGS, kernel_rows, render
-from pytest_accel.report.history import text_table
 from pytest_accel.report.markdown import render_summary
 from pytest_accel.report.page import write_page
-from pytest_accel.report.terminal import explanation, fitted, line_text
+from pytest_accel.report.terminal import explanation, fitted, line_text, text_table
 from pytest_accel.stats.causes import lost
 from pytest_accel.stats.gate import LOSSES
 from pytest_accel.stats.quantities import counted, did_you_mean, parse_fixed_tolerance, printable, seconds

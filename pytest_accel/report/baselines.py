@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pytest_accel.report.history import text_table
-from pytest_accel.report.terminal import fitted
+from pytest_accel.report.terminal import fitted, text_table
 from pytest_accel.stats.baseline_quality import (
     DEFAULT_PRIOR,
     MIN_SESSIONS,
@@ -20,7 +19,7 @@ from pytest_accel.stats.comparison import Value, figures
 from pytest_accel.stats.environment import TITLES, Environment
 from pytest_accel.stats.gate import THROUGHPUT
 from pytest_accel.stats.quantities import ASSUMED, counted, inert, noise_percent, percent, printable, si
-from pytest_accel.stats.run import RECORD_RUNS
+from pytest_accel.stats.run import RECORD_RUNS, short_name
 from pytest_accel.storage.baselines import BaselineEntry, BaselineFile, LedgerEntry
 from pytest_accel.storage.codec import encode
 
@@ -28,6 +27,17 @@ _ENVIRONMENT_FACTS = (
     *("device_name", "power_limit_w", "cpu_model"),
     *("driver", "cuda", "torch", "python", "container_image"),
 )
+_STATES: Mapping[str, tuple[Callable[[BaselineQuality], object], str]] = {
+    "provisional": (
+        lambda quality: quality.provisional,
+        f"fewer than {RECORD_RUNS} runs or {MIN_SESSIONS} sessions; record again on other days.",
+    ),
+    "too noisy": (
+        lambda quality: quality.too_noisy,
+        "the loss that it resolves is larger than its tolerance.",
+    ),
+    "no gate": (lambda quality: quality.no_gate, f"it tolerates more than {percent(NO_GATE, 0)}."),
+}
 
 # --- stored runs ------------------------------------------------------------------------------------
 
@@ -74,12 +84,9 @@ def _legend(stored: Sequence[ShownBenchmark]) -> Iterator[str]:
     found = [each.quality for each in stored]
     if any(each.runs == 1 for each in found):
         yield f"{ASSUMED}: a single run shows no noise; it is assumed."
-    if any(each.provisional for each in found):
-        yield f"provisional: fewer than {RECORD_RUNS} runs or {MIN_SESSIONS} sessions; record again on other days."
-    if any(each.too_noisy for each in found):
-        yield "too noisy: the loss that it resolves is larger than its tolerance."
-    if any(each.no_gate for each in found):
-        yield f"no gate: it tolerates more than {percent(NO_GATE, 0)}."
+    for state, (applies, meaning) in _STATES.items():
+        if any(map(applies, found)):
+            yield f"{state}: {meaning}"
 
 
 def _prior_line(prior: NoisePrior) -> str:
@@ -92,15 +99,10 @@ def _table(stored: Sequence[ShownBenchmark]) -> list[str]:
     rows = []
     for each in stored:
         found, entry = each.quality, each.entry
-        states = [
-            "provisional" if found.provisional else "",
-            "too noisy" if found.too_noisy else "",
-            "no gate" if found.no_gate else "",
-        ]
         rows.append(
             [
-                each.key.partition("::")[2] or each.key,
-                ", ".join(filter(None, states)) or "ok",
+                short_name(each.key),
+                ", ".join(state for state, (applies, _) in _STATES.items() if applies(found)) or "ok",
                 si(each.throughput.value),
                 f"{entry.unit}/s",
                 noise_percent(found.resolution, found.runs),
@@ -109,7 +111,7 @@ def _table(stored: Sequence[ShownBenchmark]) -> list[str]:
                 str(found.sessions),
                 noise_percent(found.noise, found.runs),
                 noise_percent(found.step.relative_high, found.runs),
-                f"{len(entry.anchor)}" if entry.anchor else "",
+                str(len(entry.anchor) or ""),
             ]
         )
     titles = ["benchmark", "state", "throughput>", "unit", "resolves>", "tolerance>"]
@@ -130,7 +132,7 @@ def _ledger(stored: Sequence[ShownBenchmark]) -> Iterator[str]:
     found: dict[LedgerEntry, list[str]] = {}
     for each in stored:
         for line in each.entry.ledger:
-            found.setdefault(line, []).append(each.key.partition("::")[2] or each.key)
+            found.setdefault(line, []).append(short_name(each.key))
     lines: list[tuple[str, str]] = []
     for line, names in found.items():
         done = f"{line.action} {counted(line.runs, 'run')}, session {line.session}"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from pytest_accel.report.terminal import Cell, Column, change
+from pytest_accel.report.terminal import Cell, change
 from pytest_accel.report.verdicts import VERDICTS, shown_status
 from pytest_accel.stats import energy
 from pytest_accel.stats.quantities import ASSUMED, gibibytes, noise_percent, percent, seconds, si
@@ -30,11 +30,10 @@ class ResultColumn:
     always: bool = False  # also of what was not measured
 
 
-def columns_and_rows(results: Sequence[Result]) -> tuple[list[Column], list[list[Cell]]]:
+def columns_and_rows(results: Sequence[Result]) -> tuple[list[str], list[list[Cell]]]:
     hidden = {"data"} if all_synthetic(results) else set()  # a line below the table says it once
     shown = [column for column in COLUMNS if column.title not in hidden]
-    titles = [Column(title="benchmark"), Column(title="verdict")]
-    titles += [Column(title=column.title, right=column.right) for column in shown]
+    titles = ["benchmark", "verdict", *(f"{each.title}>" if each.right else each.title for each in shown)]
     rows = [
         [
             Cell(text=result.name),

@@ -4,30 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
-from pytest_accel.report.history import text_table
-from pytest_accel.report.markdown import prose, table_row
-from pytest_accel.report.terminal import change, changed, fitted, in_words, line_text, note, verdict_line
+from pytest_accel.report import terminal
+from pytest_accel.report.markdown import markdown_table, prose
 from pytest_accel.report.verdicts import in_order, status_word, word
+from pytest_accel.stats import paired
 from pytest_accel.stats.causes import Cause, cause_text, lost
 from pytest_accel.stats.comparison import was_slowed
-from pytest_accel.stats.environment import Change, Environment, describe, diff, diff_identity
+from pytest_accel.stats.environment import Environment, describe, diff, diff_identity
 from pytest_accel.stats.gate import LOSSES, THROUGHPUT, Outcome, Verdict
 from pytest_accel.stats.kernels import KernelChange, KernelDifference
 from pytest_accel.stats.metric_gates import shown_name
-from pytest_accel.stats.paired import (
-    MAX_BLOCKS,
-    IsolatedComponent,
-    PairedBenchmark,
-    Sessions,
-    blocks_needed,
-    follow,
-    replaced_runs,
-)
+from pytest_accel.stats.paired import IsolatedComponent, PairedBenchmark, Sessions
 from pytest_accel.stats.quantities import counted, inert, percent, printable, seconds, si
 from pytest_accel.stats.results import Ending, ReportLine, Result, SessionResults, status_of
+from pytest_accel.stats.run import short_name
 from pytest_accel.storage.codec import encode
 from pytest_accel.storage.codec import render as render_json
 from pytest_accel.storage.comparison import Cell, Comparison, Judged, Row
@@ -48,19 +41,10 @@ TITLES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextTable:
-    title: str = ""
+class Table(NamedTuple):
+    title: str
     headings: tuple[str, ...]  # one that ends in `>` is of figures
     rows: tuple[tuple[str, ...], ...]
-
-    def lines(self) -> list[str]:
-        return text_table(self.headings, self.rows)
-
-    def markdown(self) -> list[str]:
-        titles = [prose(heading.removesuffix(">")) for heading in self.headings]
-        rules = ["---:" if heading.endswith(">") else "---" for heading in self.headings]
-        return [table_row(row) for row in (titles, rules, *(map(prose, row) for row in self.rows))]
 
 
 def render(comparison: Comparison, form: str) -> str:
@@ -70,7 +54,7 @@ def render(comparison: Comparison, form: str) -> str:
 # --- tables ----------------------------------------------------------------------------------
 
 
-def tables(comparison: Comparison) -> list[TextTable]:
+def tables(comparison: Comparison) -> list[Table]:
     """Return a table for each metric; without empty columns."""
     grouped: dict[str, list[Row]] = {}
     for row in comparison.rows:
@@ -78,7 +62,7 @@ def tables(comparison: Comparison) -> list[TextTable]:
     found = []
     for title, rows in grouped.items():
         headings, texts = zip(*_columns(rows, comparison), strict=True)
-        found.append(TextTable(title=title, headings=headings, rows=tuple(zip(*texts, strict=True))))
+        found.append(Table(title, headings, tuple(zip(*texts, strict=True))))
     return found
 
 
@@ -112,7 +96,7 @@ def _short_verdict(each: Judged) -> str:
     if found.outcome is None:
         return _outcome(each).replace("-", " ")
     deciding = next(verdict for verdict in found.verdicts if status_of(verdict) is found.outcome)
-    change = changed(deciding.slowdown.point, deciding.of) if deciding.slowdown else ""
+    change = terminal.changed(deciding.slowdown.point, deciding.of) if deciding.slowdown else ""
     of = "" if deciding.of == THROUGHPUT else f"{shown_name(deciding.of)} "
     return f"{word(found.outcome)} {of}{change}".rstrip()
 
@@ -132,9 +116,10 @@ def _sets(comparison: Comparison) -> Iterator[str]:
         platform = "" if side.platform in side.label else f" ({side.platform})"
         yield f"{side.label}{platform}: {side.about}"
     for side in comparison.sides:
-        slowed = sum(was_slowed(run) for entry in side.entries.values() for run in entry.runs)
+        slowed = sum(was_slowed(run) for each in side.results.values() for run in each.runs)
         if slowed:
-            yield note(side.label, f"{counted(slowed, 'run')} delayed on purpose by --accel-slowdown")
+            text = f"{counted(slowed, 'run')} delayed on purpose by --accel-slowdown"
+            yield terminal.note(side.label, text)
     if any(cell.ratio is not None for row in comparison.rows for cell in row.cells):
         held = dict.fromkeys(comparison.sides[at].label for at in comparison.held_to)
         yield f"x is against {', '.join(held)}; above 1 is better."
@@ -142,12 +127,12 @@ def _sets(comparison: Comparison) -> Iterator[str]:
 
 def _unlike(comparison: Comparison) -> Iterator[str]:
     """Yield what is not alike between figures of one row."""
-    found: dict[str, str] = {}
-    for row in comparison.rows:
-        for cell, side in zip(row.cells, comparison.sides, strict=True):
-            if cell.differs:
-                found.setdefault(f"{row.name}, {side.label}", cell.differs)
-    yield from (f"{UNLIKE} {what}: {why}" for what, why in found.items())
+    yield from dict.fromkeys(
+        f"{UNLIKE} {row.name}, {side.label}: {cell.differs}"
+        for row in comparison.rows
+        for cell, side in zip(row.cells, comparison.sides, strict=True)
+        if cell.differs
+    )
 
 
 def _verdicts(comparison: Comparison) -> Iterator[str]:
@@ -156,7 +141,7 @@ def _verdicts(comparison: Comparison) -> Iterator[str]:
         found = each.judgement
         for verdict in found.verdicts:
             if status_of(verdict) is not Outcome.OK:
-                yield verdict_line(f"{each.name} ({each.side.label})", verdict)
+                yield terminal.verdict_line(f"{short_name(each.key)} ({each.side.label})", verdict)
         if found.outcome in LOSSES:
             changes = f"changed since {each.baseline.label}: {describe(found.changes)}"
             yield f"    {changes if found.changes else 'nothing in the recorded environment changed'}"
@@ -164,10 +149,10 @@ def _verdicts(comparison: Comparison) -> Iterator[str]:
     several = len({each.side.label for each in comparison.judged}) > 1
     for each in (each for each in comparison.judged if each.judgement.why_not):
         where = f" ({each.side.label})" if several else ""
-        reasons.setdefault((where, each.judgement.why_not), []).append(each.name)
+        reasons.setdefault((where, each.judgement.why_not), []).append(short_name(each.key))
     for (where, why), names in reasons.items():
         few = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-        yield note(f"{few}{where}", f"not judged: {why}")
+        yield terminal.note(f"{few}{where}", f"not judged: {why}")
     judged = [each.judgement for each in comparison.judged if each.judgement.outcome is not None]
     if judged:
         tolerances = ", ".join(dict.fromkeys(percent(each.verdicts[0].tolerance) for each in judged))
@@ -180,14 +165,15 @@ def _verdicts(comparison: Comparison) -> Iterator[str]:
 def _terminal(comparison: Comparison) -> str:
     lines: list[str] = []
     for table in tables(comparison):
-        lines += [printable(table.title), *table.lines(), ""]
-    return "".join(f"{inert(line)}\n" for line in [*lines, *fitted(notes(comparison))])
+        lines += [printable(table.title), *terminal.text_table(table.headings, table.rows), ""]
+    return "".join(f"{inert(line)}\n" for line in [*lines, *terminal.fitted(notes(comparison))])
 
 
 def _markdown(comparison: Comparison) -> str:
     lines: list[str] = []
     for table in tables(comparison):
-        lines += [f"### {prose(table.title)}", "", *table.markdown(), ""]
+        shown = markdown_table(map(prose, table.headings), (map(prose, row) for row in table.rows))
+        lines += [f"### {prose(table.title)}", "", *shown, ""]
     return "\n".join([*lines, *(f"- {prose(line)}" for line in notes(comparison))]) + "\n"
 
 
@@ -196,7 +182,7 @@ def _json(comparison: Comparison) -> str:
     content = {
         "schema_version": SCHEMA_VERSION,
         "sets": [
-            {**encode(replace(side, entries={})), "ratios_to": comparison.sides[at].label}
+            {**encode(replace(side, results={}, environments={})), "ratios_to": comparison.sides[at].label}
             for side, at in zip(comparison.sides, comparison.held_to, strict=True)
         ],
         "rows": encode(comparison.rows),
@@ -292,7 +278,7 @@ def upgrade_results(
     `strict`: an inconclusive benchmark fails.
     """
     environments = {key: each for session in sessions.values() for key, each in session.environments.items()}
-    rows = follow(sessions, max_blocks).values()
+    rows = paired.follow(sessions, max_blocks).values()
     return replace(
         next(iter(sessions.values())),
         duration_s=sum(each.duration_s for each in sessions.values()),
@@ -302,21 +288,21 @@ def upgrade_results(
             _with_causes(_result(row, environments, max_blocks, strict=strict), isolated) for row in rows
         ),
         findings=(),
-        remarks=tuple(replaced_runs(sessions)),
+        remarks=tuple(paired.replaced_runs(sessions)),
     )
 
 
 def _result(
     row: PairedBenchmark, environments: Mapping[str, Environment], max_blocks: int, *, strict: bool
 ) -> Result:
-    is_judged = row.verdict is not None and row.status in JUDGED
-    status = status_of(row.verdict) if row.verdict and is_judged else row.status
+    verdict, status = row.deciding, row.shown_status
     lines = [ReportLine(text=explanation(row, max_blocks), status=status)]
-    if is_judged and row.failure:
+    if verdict and row.failure:
         lines.append(ReportLine(text=row.failure, status=Ending.FAILED))
     if row.numerics:
         lines.append(ReportLine(text=row.numerics))
     known = [*row.new[-1:], *row.old[-1:], *filter(None, [row.ended_by])]
+    old, new = (environments.get(side[-1].environment) if side else None for side in (row.old, row.new))
     undecided = status in (Outcome.INCONCLUSIVE, Ending.NOT_GATED)
     return replace(
         known[0] if known else Result(benchmark=row.benchmark, status=status),
@@ -326,14 +312,9 @@ def _result(
         traceback=row.ended_by.traceback if row.ended_by else (),
         runs=tuple(each.runs[-1] for each in row.new),
         baseline=tuple(each.runs[-1] for each in row.old),
-        verdicts=(row.verdict,) if row.verdict and is_judged else (),
-        changes=_changes(row, environments),
+        verdicts=(verdict,) if verdict else (),
+        changes=(*diff_identity(old, new), *diff(old, new)) if old and new else (),
     )
-
-
-def _changes(row: PairedBenchmark, environments: Mapping[str, Environment]) -> tuple[Change, ...]:
-    old, new = (environments.get(side[-1].environment) if side else None for side in (row.old, row.new))
-    return (*diff_identity(old, new), *diff(old, new)) if old and new else ()
 
 
 def _with_causes(result: Result, isolated: Sequence[IsolatedComponent]) -> Result:
@@ -384,7 +365,7 @@ def explanation(row: PairedBenchmark, max_blocks: int) -> str:
     if row.why or verdict is None:
         return row.why
     pairs = counted(verdict.runs, "pair")
-    return in_words(verdict, observed=pairs, way_out=lambda: _remedy(verdict, max_blocks))
+    return terminal.in_words(verdict, observed=pairs, way_out=_remedy(verdict, max_blocks))
 
 
 def _remedy(verdict: Verdict, max_blocks: int) -> str:
@@ -392,7 +373,7 @@ def _remedy(verdict: Verdict, max_blocks: int) -> str:
     if verdict.wants_another_run:
         return "it ended before this was decided"
     noise, resolution = verdict.noise or 0.0, verdict.resolution or 0.0
-    needed = blocks_needed(noise, verdict.tolerance)
+    needed = paired.blocks_needed(noise, verdict.tolerance)
     if needed is None:
         remedy = (
             "quieten the machine (pytest-accel doctor), measure longer (--accel-budget), or tolerate "
@@ -401,7 +382,7 @@ def _remedy(verdict: Verdict, max_blocks: int) -> str:
     elif needed > max_blocks:
         remedy = f"--blocks {needed} would hold the tolerance"
     else:  # the noise is small enough: the loss is where both answers are half right
-        more = min(2 * max_blocks, MAX_BLOCKS)
+        more = min(2 * max_blocks, paired.MAX_BLOCKS)
         remedy = f"the loss is between half the tolerance and the whole; --blocks {more} narrows it"
     return f"noise {percent(noise)} resolves {percent(resolution)} here: {remedy}"
 
@@ -410,25 +391,24 @@ def screen(session: SessionResults) -> list[str]:
     """Return the table, what differs between the environments, and a line for each verdict."""
     shown = [each for each in in_order(session.results) if each.status is not Ending.SKIPPED]
     changes = dict.fromkeys(each for result in shown for each in result.changes)
-    table = TextTable(
-        headings=("benchmark", "verdict", "old>", "new>", "unit", "platform"),
-        rows=tuple(_upgrade_row(result) for result in shown),
+    table = terminal.text_table(
+        ("benchmark", "verdict", "old>", "new>", "unit", "platform"), map(_upgrade_row, shown)
     )
     lines = [
         *session.remarks,
         f"differs: {describe(tuple(changes)) or 'nothing in the recorded environment'}",
-        *(line_text(result.name, line) for result in shown for line in result.lines),
+        *(terminal.line_text(result.name, line) for result in shown for line in result.lines),
         *(
             f"cause: {result.name}: {cause_text(cause, lost(result.verdict))}"
             for result in shown
             for cause in result.causes
         ),
     ]
-    return [inert(line) for line in [*(table.lines() if shown else []), "", *fitted(map(printable, lines))]]
+    return [inert(line) for line in [*(table if shown else []), "", *terminal.fitted(map(printable, lines))]]
 
 
 def _upgrade_row(result: Result) -> tuple[str, ...]:
     old, new = ("" if each is None else si(each) for each in (result.baseline_throughput, result.throughput))
     unit = f"{result.unit}/s" if result.unit else ""
-    verdict = f"{status_word(result)} {change(result)}".rstrip()
+    verdict = f"{status_word(result)} {terminal.change(result)}".rstrip()
     return result.name, verdict, old, new, unit, result.platform

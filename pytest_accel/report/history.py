@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
-from pytest_accel.report.terminal import Cell, Column, changed, lines_of
-from pytest_accel.stats.changepoints import MIN_VALUES, ChangePoint
+from pytest_accel.report.terminal import changed, text_table
+from pytest_accel.stats.changepoints import MIN_VALUES, ChangePoint, change_points
 from pytest_accel.stats.environment import Environment, describe, diff, diff_identity
 from pytest_accel.stats.quantities import counted, inert, printable, seconds, si
 
 if TYPE_CHECKING:  # SQLite is loaded only where it is needed
-    from pytest_accel.storage.history import Point, SessionFacts, Trend
+    from pytest_accel.storage.history import Point, SessionFacts
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 WIDTH = 60  # of a line of blocks
@@ -33,11 +33,16 @@ class Shift:
     suspects: tuple[str, ...]
 
 
-def shifts(trend: Trend, environment: Callable[[Point], Environment | None]) -> tuple[Shift, ...]:
+def changes_of(points: Sequence[Point]) -> tuple[ChangePoint, ...]:
+    """Return the change points of the throughput of a series."""
+    return change_points([point.throughput for point in points])
+
+
+def shifts(points: Sequence[Point], environment: Callable[[Point], Environment | None]) -> tuple[Shift, ...]:
     """Return each change point of a series with the sessions around it; `environment` is that of a point."""
     found = []
-    for change in trend.changes:
-        last, first = trend.points[change.index - 1], trend.points[change.index]
+    for change in changes_of(points):
+        last, first = points[change.index - 1], points[change.index]
         suspects = _suspects(last, first, environment(last), environment(first))
         found.append(Shift(change=change, last=last, first=first, suspects=tuple(map(printable, suspects))))
     return tuple(found)
@@ -137,14 +142,14 @@ def sessions_table(sessions: Sequence[SessionFacts]) -> list[str]:
     return text_table(titles, rows)
 
 
-def unchanged(trend: Trend) -> str:
-    if trend.is_too_short:
+def unchanged(points: Sequence[Point]) -> str:
+    if len(points) < MIN_VALUES:
         return f"too short to say: change points need {MIN_VALUES} sessions"
     return "no change"
 
 
-def shift_lines(title: str, trend: Trend, found: Sequence[Shift]) -> list[str]:
-    lines = overview(title, trend.points)
+def shift_lines(title: str, points: Sequence[Point], found: Sequence[Shift]) -> list[str]:
+    lines = overview(title, points)
     for each in found:
         change, unit = each.change, printable(each.first.unit)
         lines.append(
@@ -159,11 +164,3 @@ def shift_lines(title: str, trend: Trend, found: Sequence[Shift]) -> list[str]:
 
 def _moment(at: str) -> str:
     return printable(at)[:16].replace("T", " ")
-
-
-def text_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return a table; a title that ends in `>` is of figures."""
-    columns = [
-        Column(title=printable(title.removesuffix(">")), right=title.endswith(">")) for title in titles
-    ]
-    return lines_of(columns, [[Cell(text=printable(cell)) for cell in row] for row in rows])

@@ -15,22 +15,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from pytest_accel.report import verdicts
 from pytest_accel.report.terminal import change
-from pytest_accel.report.verdicts import (
-    VERDICTS,
-    can_rerun,
-    counts,
-    finding_subject,
-    headline_of,
-    in_order,
-    is_resolved,
-    needs_attention,
-    pressing_findings,
-    remedy,
-    rerun,
-    status_word,
-    word,
-)
+from pytest_accel.report.verdicts import VERDICTS
 from pytest_accel.stats.causes import cause_lines, lost
 from pytest_accel.stats.comparison import was_slowed
 from pytest_accel.stats.environment import Change, describe, safe_arguments
@@ -76,11 +63,11 @@ _NUMBERED = re.compile(r"\A(\d{1,9})([.)])(?=\s|\Z)")
 
 
 def render_summary(session: SessionResults) -> str:
-    results = in_order(session.results)
+    results = verdicts.in_order(session.results)
     name = _namer(results)
     failed = [result for result in results if result.failed]
-    attention = [result for result in results if needs_attention(result)]
-    resolved = [result for result in results if not result.failed and not needs_attention(result)]
+    attention = [result for result in results if verdicts.needs_attention(result)]
+    resolved = [result for result in results if not result.failed and not verdicts.needs_attention(result)]
     folded = resolved if len(resolved) > _FOLDED_FROM else []
     blocks = [
         _headline(session),
@@ -89,7 +76,7 @@ def render_summary(session: SessionResults) -> str:
         _section("Needs attention", _items(attention, name)),
         _section("The machine", _machine(session)),
         _section("Verdicts", _table([*failed, *attention, *([] if folded else resolved)], name)),
-        _folded(counts(word(result.status) for result in folded), _table(folded, name)),
+        _folded(verdicts.counts(verdicts.word(result.status) for result in folded), _table(folded, name)),
         _section("Reproduce", _reproduce(session, failed)),
     ]
     return "\n\n".join("\n".join(lines).strip("\n") for lines in blocks if lines) + "\n"
@@ -104,29 +91,32 @@ def _folded(title: str, lines: Sequence[str]) -> list[str]:
 
 
 def _left_out(count: int, what: str) -> list[str]:
-    if count <= 0:
-        return []
-    return [
-        "",
-        f"**{count:,} more {what} are left out here.** `--accel-json` and `--accel-report` have them all.",
-    ]
+    text = f"**{count:,} more {what} are left out here.** `--accel-json` and `--accel-report` have them all."
+    return ["", text] if count > 0 else []
 
 
 # --- the headline -----------------------------------------------------------------------------------
 
 
 def _headline(session: SessionResults) -> list[str]:
-    how = f": {counts(map(status_word, session.failures))}" if session.failures else ""
+    how = f": {verdicts.counts(map(verdicts.status_word, session.failures))}" if session.failures else ""
     facts = [
         " ".join(map(_code_short, sorted({result.platform for result in session.results} - {""})[:_NAMES])),
-        f"{counts(word(result.status) for result in session.results) or 'no benchmarks'} in {seconds(session.duration_s)}",
+        f"{verdicts.counts(verdicts.word(result.status) for result in session.results) or 'no benchmarks'} in {seconds(session.duration_s)}",
+        *_origin(session),
+        f"pytest-accel {_code_short(session.version)}",
+    ]
+    return [f"## {verdicts.headline_of(session).text}{how}", "", " · ".join(filter(None, facts))]
+
+
+def _origin(session: SessionResults) -> list[str]:
+    """Return when, where and of what a session was."""
+    return [
         _code_short(session.at),
         f"host {_code_short(session.host)}" if session.host else "",
         f"revision {_code_short(session.revision[:12])}" if session.revision else "",
         f"session {_code_short(session.session)}",
-        f"pytest-accel {_code_short(session.version)}",
     ]
-    return [f"## {headline_of(session).text}{how}", "", " · ".join(filter(None, facts))]
 
 
 def _code_short(text: str) -> str:
@@ -152,7 +142,7 @@ def _items(results: Sequence[Result], name: _Namer) -> list[str]:
     for result in results[:ITEMS]:
         where = f" ({_code_short(result.platform)})" if result.platform else ""
         said = f": {prose(result.text)}" if result.text else ""
-        lines.append(f"- **{status_word(result)}** {code(name(result))}{where}{said}")
+        lines.append(f"- **{verdicts.status_word(result)}** {code(name(result))}{where}{said}")
         lines += [
             f"  - {prose(line.named, characters=_DETAIL_CHARACTERS)}"
             for line in result.lines[1:_DETAIL_LINES]
@@ -183,13 +173,10 @@ def _changes(results: Sequence[Result], name: _Namer) -> list[str]:
         if not changes:
             lines += [f"Of {whose}: nothing in the recorded environment.", ""]
             continue
-        lines += [f"Of {whose}:", "", "| | baseline | now |", "|---|---|---|"]
-        lines += [
-            f"| {prose(change.title)} | {_value(change.old)} | {_value(change.new)} |"
-            for change in changes[:_CHANGES]
-        ]
+        rows = [[prose(each.title), _value(each.old), _value(each.new)] for each in changes[:_CHANGES]]
         more = len(changes) - _CHANGES
-        lines += [f"| {more} more | | |", ""] if more > 0 else [""]
+        rows += [[f"{more} more", "", ""]] if more > 0 else []
+        lines += [f"Of {whose}:", "", *markdown_table(("", "baseline", "now"), rows), ""]
     return lines
 
 
@@ -207,9 +194,9 @@ def _named(names: Sequence[str]) -> str:
 
 def _machine(session: SessionResults) -> list[str]:
     lines = [f"- {prose(remark)}" for remark in session.remarks[:ITEMS]]
-    for finding in pressing_findings(session.findings):
+    for finding in verdicts.pressing_findings(session.findings):
         text = str(finding.get("text", ""))
-        lines.append(f"- **{finding['level']}** {prose(finding_subject(finding))}: {prose(text)}")
+        lines.append(f"- **{finding['level']}** {prose(verdicts.finding_subject(finding))}: {prose(text)}")
         if remedy := str(finding.get("remedy") or ""):
             lines.append(f"  - {prose(remedy)}")
     return lines
@@ -224,19 +211,15 @@ def _table(results: Sequence[Result], name: _Namer) -> list[str]:
     titles = [title for title in (rows[0] if rows else ()) if any(row[title] for row in rows)]
     if not titles:
         return []
-    return [
-        table_row(title.removesuffix(">") for title in titles),
-        table_row("--:" if title.endswith(">") else "---" for title in titles),
-        *(table_row(row[title] for title in titles) for row in rows),
-        *_left_out(len(results) - ROWS, "rows"),
-    ]
+    table = markdown_table(titles, ([row[title] for title in titles] for row in rows))
+    return [*table, *_left_out(len(results) - ROWS, "rows")]
 
 
 def _row(result: Result, name: _Namer) -> dict[str, str]:
-    unresolved = not is_resolved(result.status) or result.status is Outcome.OK
+    unresolved = not verdicts.is_resolved(result.status) or result.status is Outcome.OK
     scaling = result.scaling
     return {
-        "verdict": f"**{status_word(result)}**" if result.failed else status_word(result),
+        "verdict": f"**{verdicts.status_word(result)}**" if result.failed else verdicts.status_word(result),
         "benchmark": code(name(result), in_table=True),
         "platform": code(result.platform, characters=80, in_table=True),
         "throughput>": _rate(result.throughput, f" {result.unit}/s" if result.unit else ""),
@@ -249,8 +232,12 @@ def _row(result: Result, name: _Namer) -> dict[str, str]:
     }
 
 
-def table_row(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+def markdown_table(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
+    """Return a table of escaped texts; a title that ends in `>` is of figures."""
+    known = list(titles)
+    names = [title.removesuffix(">") for title in known]
+    rules = ["---:" if title.endswith(">") else "---" for title in known]
+    return [f"| {' | '.join(row)} |" for row in (names, rules, *rows)]
 
 
 def _rate(throughput: float | None, unit: str) -> str:
@@ -272,14 +259,16 @@ def _reference(reference: ReferenceFigure) -> str:
 def _reproduce(session: SessionResults, failed: Sequence[Result]) -> list[str]:
     if not session.command:  # of an upgrade, which one pytest does not reproduce
         return []
-    again = [each for each in failed if can_rerun(each) and each.benchmark.isprintable()][:_REPRODUCED]
+    again = [each for each in failed if verdicts.can_rerun(each) and each.benchmark.isprintable()][
+        :_REPRODUCED
+    ]
     command = shlex.join(["pytest", *safe_arguments(session.command)])
     lines = ["# this session", clipped(printable(command), _COMMAND_CHARACTERS)]
     if again:
         what = (
             "only what failed" if len(again) == len(failed) else f"{len(again)} of {len(failed)} that failed"
         )
-        lines += [f"# {what}", printable(rerun(again, safe_arguments(session.command)))]
+        lines += [f"# {what}", printable(verdicts.rerun(again, safe_arguments(session.command)))]
     return fenced(lines, language="sh", characters=_COMMAND_CHARACTERS)
 
 
@@ -299,9 +288,9 @@ _LEAVE = (
 def render_proposal(session: SessionResults) -> str:
     """Return the text, a headline first; empty where no baseline should move."""
     groups: dict[tuple[object, ...], list[Result]] = {}
-    for result in in_order(session.results):
+    for result in verdicts.in_order(session.results):
         # A slowdown on purpose is nothing to decide.
-        if remedy([result], session.command) and not any(map(was_slowed, result.runs)):
+        if verdicts.remedy([result], session.command) and not any(map(was_slowed, result.runs)):
             groups.setdefault((result.platform, result.status, result.changes), []).append(result)
     if not groups:
         return ""
@@ -309,12 +298,9 @@ def render_proposal(session: SessionResults) -> str:
     counts = Counter(VERDICTS[each.status].word.lower() for each in concerned)
     platforms = ", ".join(dict.fromkeys(filter(None, (each.platform for each in concerned))))
     summary = ", ".join(f"{count} {word}" for word, count in counts.items())
-    facts = [f"Session {code(session.session)}", code(session.at)]
-    facts += [f"host {code(session.host)}"] if session.host else []
-    facts += [f"revision {code(session.revision[:12])}"] if session.revision else []
     blocks = [
         f"# {prose(platforms, characters=80)}: {summary}",
-        " · ".join(facts),
+        " · ".join(filter(None, _origin(session))),
         "The commands are for the project's root folder on that machine. They measure again.",
     ]
     blocks += [_proposed(members, session) for members in groups.values()]
@@ -334,9 +320,9 @@ def _proposed(members: Sequence[Result], session: SessionResults) -> str:
     lines += [f"- and {len(members) - len(shown)} more"] if len(members) > len(shown) else []
     if first.changes:
         lines += ["", f"Changed: {prose(describe(first.changes))}"]
-    asked = remedy(shown, session.command, session.results)
+    asked = verdicts.remedy(shown, session.command, session.results)
     if asked is None or (first.status is Outcome.REGRESSED and not first.changes):
-        advice, line = _LEAVE, rerun(shown, session.command, session.results)
+        advice, line = _LEAVE, verdicts.rerun(shown, session.command, session.results)
     else:
         advice, line = row.remedy or f"{asked[0]}:", asked[1]
     return "\n".join([*lines, "", advice, "", *fenced([printable(line)], language="sh", characters=20_000)])

@@ -17,7 +17,7 @@ from pytest_accel.stats.causes import Cause, cause_lines
 from pytest_accel.stats.environment import Change, describe, describe_briefly, is_setting
 from pytest_accel.stats.gate import THROUGHPUT, Estimate, Outcome, Verdict, loss
 from pytest_accel.stats.metric_gates import ANCHOR, PlatformShift, less_is_better, shown_name
-from pytest_accel.stats.quantities import clipped, counted, minutes, percent, seconds
+from pytest_accel.stats.quantities import clipped, counted, minutes, percent, printable, seconds
 from pytest_accel.stats.results import Ending, ReportLine, Result, status_of
 from pytest_accel.stats.run import MAX_RUNS
 
@@ -101,14 +101,14 @@ def explain(verdict: Verdict) -> str:
         observed=counted(verdict.runs, "run"),
         against=f" vs {counted(verdict.baseline_runs, 'baseline run')}",
         gained=": refresh the baseline with --accel-update, or the loss of this gain will go unnoticed",
-        way_out=lambda: ": ".join(filter(None, way_out(verdict))),
+        way_out=": ".join(filter(None, way_out(verdict))),
     )
     beside = f"; beside {percent(verdict.common)} that all on this platform lost" if verdict.common else ""
     return text + beside
 
 
 def in_words(  # noqa: PLR0911 - one a verdict
-    verdict: Verdict, *, observed: str, way_out: Callable[[], str], against: str = "", gained: str = ""
+    verdict: Verdict, *, observed: str, way_out: str, against: str = "", gained: str = ""
 ) -> str:
     """Return the change, its bounds and its runs.
 
@@ -133,7 +133,7 @@ def in_words(  # noqa: PLR0911 - one a verdict
         case Outcome.INCONCLUSIVE:
             return (
                 f"{moved} ({changed(found.low, verdict.of)} to {changed(found.high, verdict.of)}; {tolerance}), "
-                f"{observed}; {way_out()}"
+                f"{observed}; {way_out}"
             )
         case Ending.NOT_GATED:
             text = f"{moved} ({tolerance}, which is no gate), {observed}, run-to-run noise {percent(verdict.noise or 0)}"
@@ -238,12 +238,6 @@ def unsteady(warmup_s: float | None) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
-    title: str
-    right: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
     text: str
     markup: Mapping[str, bool] = field(default_factory=dict)
@@ -274,18 +268,18 @@ def screen_width() -> int | None:
 
 
 def padded_rows(
-    columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | None = None
+    titles: Sequence[str], rows: Sequence[Sequence[Cell]], width: int | None = None
 ) -> tuple[list[list[Cell]], list[str]]:
     """Return a header and the rows, padded, and lines that name the columns that `width` has no room for.
 
-    Columns without a value are left out. The most important columns come first: the last ones are left out until the others
-    fit. Where even two are too wide, the first column's texts lose their middle, and then the second's: half of the width
-    is the first's, and what others leave.
+    A title that ends in `>` is of figures. Columns without a value are left out. The most important columns come first: the
+    last ones are left out until the others fit. Where even two are too wide, the first column's texts lose their middle, and
+    then the second's: half of the width is the first's, and what others leave.
     """
-    shown = [index for index in range(len(columns)) if any(row[index].text for row in rows)]
+    names = [title.removesuffix(">") for title in titles]
+    shown = [index for index in range(len(names)) if any(row[index].text for row in rows)]
     widths = {
-        i: max(display_width(text) for text in (columns[i].title, *(row[i].text for row in rows)))
-        for i in shown
+        i: max(display_width(text) for text in (names[i], *(row[i].text for row in rows))) for i in shown
     }
     left_out: list[str] = []
     enough = _table_width(shown, widths)
@@ -294,16 +288,16 @@ def padded_rows(
         if shown and _table_width(shown[:2], widths) > width:
             widths[shown[0]] = min(widths[shown[0]], max(_NARROWEST, width // 2))
         while len(shown) > 2 and _table_width(shown, widths) > width:
-            left_out.insert(0, columns[shown.pop()].title)
+            left_out.insert(0, names[shown.pop()])
         for index in shown:
             room = widths[index] + width - _table_width(shown, widths)
             widths[index] = min(wanted[index], max(room, _NARROWEST))
-    header = [Cell(text=column.title, markup={"bold": True}) for column in columns]
+    header = [Cell(text=name, markup={"bold": True}) for name in names]
 
     def padded(index: int, cell: Cell) -> Cell:
         text = _clipped_to(cell.text, widths[index])
         blanks = " " * (widths[index] - display_width(text))
-        text = blanks + text if columns[index].right else text + blanks
+        text = blanks + text if titles[index].endswith(">") else text + blanks
         return replace(cell, text=text.rstrip() if index == shown[-1] else text + GAP)
 
     hint = f"No room for: {', '.join(left_out)} (COLUMNS={enough} shows them)."
@@ -315,8 +309,10 @@ def _table_width(shown: Sequence[int], widths: Mapping[int, int]) -> int:
     return sum(widths[index] for index in shown) + len(GAP) * (len(shown) - 1)
 
 
-def lines_of(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> list[str]:
-    padded, left_out = padded_rows(columns, rows, screen_width())
+def text_table(titles: Sequence[str], rows: Iterable[Iterable[str]]) -> list[str]:
+    """Return a table as wide as the terminal; a title that ends in `>` is of figures."""
+    cells = [[Cell(text=printable(cell)) for cell in row] for row in rows]
+    padded, left_out = padded_rows(list(map(printable, titles)), cells, screen_width())
     return [*("".join(cell.text for cell in row).rstrip() for row in padded), *left_out]
 
 

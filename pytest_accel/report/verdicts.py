@@ -11,7 +11,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pytest_accel.distributed.worker import Takes, without_options
 from pytest_accel.options import Settings
@@ -214,8 +214,7 @@ def can_rerun(result: Result) -> bool:
     return not result.is_platform and result.status is not Outcome.VANISHED
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Headline:
+class Headline(NamedTuple):
     tone: Tone
     icon: str
     text: str
@@ -226,24 +225,24 @@ def headline_of(session: SessionResults) -> Headline:
     results, failed, status = session.results, session.failures, session.exit_status
     total = counted(len(results), "benchmark")
     if failed:
-        return Headline(tone="bad", icon="cross", text=f"{len(failed)} of {total} failed")
+        return Headline("bad", "cross", f"{len(failed)} of {total} failed")
     if status not in {0, 1}:
         why = _EXIT_STATUSES.get(status, "see pytest's own output")
-        return Headline(tone="bad", icon="bang", text=f"The session ended with status {status}: {why}")
+        return Headline("bad", "bang", f"The session ended with status {status}: {why}")
     if not any(result.runs for result in results):
         what = counts(map(status_word, results)) or "no benchmark was found"
-        return Headline(tone="warn", icon="ring", text=f"Nothing was measured: {what}")
+        return Headline("warn", "ring", f"Nothing was measured: {what}")
     if status == 1:
         text = "No benchmark failed, but the session did: another test, or a figure it was to reach"
-        return Headline(tone="bad", icon="bang", text=text)
+        return Headline("bad", "bang", text)
     if attention := sum(map(needs_attention, results)):
         text = f"None failed; {attention} of {total} {'needs' if attention == 1 else 'need'} attention"
-        return Headline(tone="warn", icon="question", text=text)
+        return Headline("warn", "question", text)
     counted_as = Counter(result.status for result in results)
     skipped, well = counted_as[Ending.SKIPPED], len(results) - counted_as[Ending.SKIPPED]
     became = "recorded" if counted_as[Ending.RECORDED] == well else "ok"
     text = f"{'All ' if well > 1 else ''}{counted(well, 'benchmark')} {became}"
-    return Headline(tone="good", icon="check", text=f"{text}; {skipped} skipped" if skipped else text)
+    return Headline("good", "check", f"{text}; {skipped} skipped" if skipped else text)
 
 
 def counts(words: Iterable[str]) -> str:
@@ -281,7 +280,6 @@ _KEPT_WITH_VALUE = (
     *(f"--accel-{name}" for name in ("inconclusive", "missing-baseline", "stale-baseline")),
     *("-c", "--config-file", "-o", "--override-ini", "-p", "--rootdir", "--import-mode"),
 )
-_KEPT_ALONE = ("--accel-require",)
 # Options that a command for the whole session leaves out: they write files, record, or were for one session.
 _LEFT_OUT: Mapping[str, Takes] = {
     **dict.fromkeys(("--accel-record", "--accel-reference"), "optional"),
@@ -295,18 +293,15 @@ def next_commands(
     result: Result, command: Sequence[str], session: Sequence[Result] = (), *, has_past: bool = False
 ) -> list[Command]:
     """Return what to type next; `command` are the session's arguments, `session` all its results."""
-    again = [("Measure it again", rerun([result], command, session))] if can_rerun(result) else []
-    asked = remedy([result], command, session)
-    return [*again, *_causes(result, has_past=has_past), *([asked] if asked else [])]
-
-
-def _causes(result: Result, *, has_past: bool) -> list[Command]:
+    found = [("Measure it again", rerun([result], command, session))] if can_rerun(result) else []
     unclear = VERDICTS[result.status].suspects or result.status in (Outcome.INVALID, Outcome.IMPROVED)
-    if not unclear and result.steady and not result.misses_reference:
-        return []
-    named = shlex.join(["pytest-accel", "history", "--changes", keyword(result.name)])
-    since = [("See since when", named)] if has_past else []
-    return [("Look for what is wrong with the machine", "pytest-accel doctor"), *since]
+    if unclear or not result.steady or result.misses_reference:
+        found.append(("Look for what is wrong with the machine", "pytest-accel doctor"))
+        if has_past:
+            named = shlex.join(["pytest-accel", "history", "--changes", keyword(result.name)])
+            found.append(("See since when", named))
+    asked = remedy([result], command, session)
+    return [*found, asked] if asked else found
 
 
 def remedy(  # noqa: PLR0911 - one a status
@@ -401,7 +396,7 @@ def kept_options(command: Sequence[str]) -> list[str]:
     """Return the session's options that belong to the measurement, as `--name=value` where they have one."""
     kept: list[str] = []
     for name, value in with_values(command):
-        if name in _KEPT_ALONE:
+        if name == "--accel-require":
             kept.append(name)
         elif name in _KEPT_WITH_VALUE and value:
             kept += [f"{name}={value}"] if name.startswith("--") else [name, value]

@@ -142,7 +142,7 @@ def short_text(case: Case) -> str:
     failing = [*map(brief, failures(case)), *case.unmet]
     suspected = case.status is not None and VERDICTS[case.status].suspects
     causes = case.causes() if suspected else ()
-    why = causes[0].brief if causes else describe_briefly(case.changes()) if suspected else ""
+    why = causes[0].text if causes else describe_briefly(case.changes()) if suspected else ""
     return "; ".join(filter(None, [*failing, why]))
 
 

@@ -7,18 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from pytest_accel.stats.gate import (
-    Policy,
-    StepTime,
-    baseline_squares,
-    count_sessions,
-    interval,
-    loss,
-    resolution_factor,
-    resolve_policy,
-    scale_of,
-    within_run_variance,
-)
+from pytest_accel.stats import gate
+from pytest_accel.stats.gate import Policy, StepTime
 from pytest_accel.stats.quantities import counted, percent
 from pytest_accel.stats.run import RECORD_RUNS, Run, RunSummary, spread
 
@@ -94,8 +84,8 @@ def platform_prior(groups: Iterable[Sequence[RunSummary]]) -> NoisePrior:
 
 def _own_variance(runs: Sequence[RunSummary]) -> float:
     """Return the between-run variance of one benchmark without any prior; never 0."""
-    measured = baseline_squares(runs, Policy()) / (len(runs) - 1)
-    return max(measured, within_run_variance(runs), 1e-12)
+    measured = gate.baseline_squares(runs, Policy()) / (len(runs) - 1)
+    return max(measured, gate.within_run_variance(runs), 1e-12)
 
 
 def _trigamma(x: float) -> float:
@@ -165,14 +155,14 @@ def baseline_quality(
     runs: Sequence[Run], tolerance: float | None, prior: NoisePrior = DEFAULT_PRIOR
 ) -> BaselineQuality:
     wanted = prior.applied(Policy() if tolerance is None else Policy(tolerance=tolerance), runs)
-    sessions = count_sessions(runs)
-    policy, scale = resolve_policy(wanted, lambda each: scale_of(runs, each))
+    sessions = gate.count_sessions(runs)
+    policy, scale = gate.resolve_policy(wanted, runs)
     return BaselineQuality(
         runs=len(runs),
         sessions=sessions,
-        step=interval(runs, wanted),
+        step=gate.interval(runs, wanted),
         noise=scale.noise,
-        resolution=loss(scale.noise * resolution_factor(len(runs), sessions, policy)),
+        resolution=gate.loss(scale.noise * gate.resolution_factor(len(runs), sessions, policy)),
         tolerance=policy.tolerance,
     )
 

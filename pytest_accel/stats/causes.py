@@ -12,24 +12,13 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import NamedTuple
 
+from pytest_accel.stats import gate
 from pytest_accel.stats.environment import Change, describe_briefly, is_place, is_setting
-from pytest_accel.stats.gate import (
-    LOSSES,
-    Outcome,
-    Policy,
-    Verdict,
-    centre,
-    count_sessions,
-    resolve_policy,
-    scale_of,
-    summaries,
-    t_quantile,
-    unit_standard_error,
-)
+from pytest_accel.stats.gate import LOSSES, Outcome, Policy, Verdict
 from pytest_accel.stats.kernels import IDLE, LAYOUT, LOADER, KernelChange, KernelDifference
 from pytest_accel.stats.metric_gates import total_slowdown
 from pytest_accel.stats.quantities import percent, seconds
-from pytest_accel.stats.run import Run
+from pytest_accel.stats.run import Run, Summarized, known_values
 
 LEVEL = 2e-4  # chance that a metric that did not change is taken for one that did
 # Prior of its scatter from run to run, of ln: medians of 18 to 24 rows of an H200; the CPU's clock and the loader are assumed.
@@ -49,6 +38,7 @@ _REMEDIES = {  # of operations that say what to do; others name their kernels
     LAYOUT: "cuDNN converts what is not channels last: look for a tensor or a model that lost its memory format",
     LOADER: "look at the disk, and at the CPUs of its workers; more workers=",
 }
+_KINDS = {IDLE: "host", LOADER: "loader"}  # of causes, by operation; others are collectives or kernels
 _MOST = 3  # causes that are printed
 _WAIT = "cpu_wait_s_per_step"
 _BUSY = 0.1  # of its CPUs' time, used by other processes
@@ -82,13 +72,6 @@ class Cause:
     def __post_init__(self) -> None:
         if self.explained is not None and not 0 <= self.explained <= _LARGEST_LOSS:
             raise ValueError(f"explained: {self.explained!r} is not between 0 and {_LARGEST_LOSS:g}")
-
-    @property
-    def brief(self) -> str:
-        """In the shortest form: `SM clock 1200 MHz, was 1886 MHz`."""
-        now, comma, before = self.text.partition(", ")
-        is_pair = before.endswith(_IN_THE_BASELINE) and before.count(" ") < 5
-        return f"{now}, was {before.removesuffix(_IN_THE_BASELINE)}" if comma and is_pair else self.text
 
 
 def lost(verdict: Verdict | None) -> float:
@@ -142,29 +125,25 @@ def find_causes(
     causes: list[Cause] = []
     rest = loss
 
-    def take(cause: Cause | None, share: float) -> None:
+    def take(cause: Cause | None) -> None:
         nonlocal rest
-        taken = min(share, rest)
+        taken = min(cause.explained or 0.0, rest) if cause else 0.0
         if cause is not None and taken >= _LEAST_SHARE * loss:
             causes.append(replace(cause, explained=taken))
             rest -= taken
 
     for explain in (_loader, _cpu_wait, _sm_clock, _memory_clock, _cpu_clock):
-        if (each := explain(sides)) is not None:
-            take(each.cause, loss * each.lost_s / sides.lost_s)
+        take(explain(sides))
     setting = _setting(sides, changes) if rest >= _LEAST_SHARE * loss else None
     if setting is not None and all(is_setting(each.name) or is_place(each.name) for each in changes):
-        take(setting, rest)  # nothing else is known to have changed; kernels say where, and not why
+        take(
+            replace(setting, explained=rest)
+        )  # nothing else is known to have changed; kernels say where, and not why
     elif setting is not None:
         causes.append(setting)
-    for cause in found:
-        if cause.kind != "host":
-            take(cause, cause.explained or 0.0)
-    if (each := _launch(sides)) is not None:
-        take(each.cause, loss * each.lost_s / sides.lost_s)
-    for cause in found:
-        if cause.kind == "host":  # idle time, of which launching is a reason
-            take(cause, cause.explained or 0.0)
+    idle = [each for each in found if each.kind == "host"]  # of which launching is a reason
+    for cause in (*(each for each in found if each not in idle), _launch(sides), *idle):
+        take(cause)
     if not causes and (suspect := _other_load(sides)):
         causes.append(suspect)
     return tuple(sorted(causes, key=lambda each: -(each.explained or 0)))
@@ -180,10 +159,10 @@ def disturbance(verdict: Verdict, baseline: Sequence[Run], candidate: Sequence[R
     before, now = _own_steps(baseline), _own_steps(runs)
     if share is None or quiet is None or share < quiet + _BUSY or not (before and now):
         return ""
-    left, loss = centre(now) - centre(before), lost(verdict)
+    left, loss = gate.centre(now) - gate.centre(before), lost(verdict)
     if not -loss < left < delta / 2:  # that much waiting is of threads that the step does not wait for
         return ""
-    waited, step_s = _typical(runs, _WAIT) or 0.0, math.exp(centre(summaries(runs)))
+    waited, step_s = _typical(runs, _WAIT) or 0.0, math.exp(gate.centre(gate.summaries(runs)))
     kept = f"{percent(-math.expm1(-left))} of {percent(-math.expm1(-loss))}" if left > 0 else "nothing"
     return (
         f"other processes used {percent(share, 0)} of its CPUs' time, and it waited for {seconds(waited)} of a step of "
@@ -198,9 +177,8 @@ def _own_steps(runs: Sequence[Run]) -> list[float]:
         waited_s, share = run.metrics.get(_WAIT), run.metrics.get("other_cpu_share")
         if waited_s is None or share is None:
             return []
-        taken_s = (
-            share * run.metrics.get("usable_cpus", 1.0) * run.step_time_s
-        )  # by others: no wait for them is longer
+        # No wait for others is longer than they used CPUs.
+        taken_s = share * run.metrics.get("usable_cpus", 1.0) * run.step_time_s
         own_s.append(run.step_time_s - min(waited_s, taken_s))
     return [math.log(each) for each in own_s] if min(own_s, default=0.0) > 0 else []
 
@@ -253,26 +231,11 @@ def common_causes(first: Iterable[Cause | None]) -> list[str]:
 # --- differences --------------------------------------------------------------------------------------
 
 
-class _Value(NamedTuple):
-    """A metric of one run, as the gate reads it."""
-
-    session: str
-    summary: float
-    standard_error: float = 0.0
-
-
 class _Moved(NamedTuple):
     """Typical values of a metric that differs by more than its noise."""
 
     now: float
     before: float
-
-
-class _Found(NamedTuple):
-    """A cause with the seconds of a step that it cost."""
-
-    cause: Cause
-    lost_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,7 +246,7 @@ class _Sides:
 
     @property
     def now_s(self) -> float:
-        return math.exp(centre(summaries(self.candidate)))
+        return math.exp(gate.centre(gate.summaries(self.candidate)))
 
     @property
     def before_s(self) -> float:
@@ -293,11 +256,16 @@ class _Sides:
     def lost_s(self) -> float:
         return self.now_s - self.before_s
 
-    def now(self, name: str) -> float | None:
-        return _typical(self.candidate, name)
+    def now(self, name: str) -> float:
+        return _typical(self.candidate, name) or 0.0
 
-    def before(self, name: str) -> float | None:
-        return _typical(self.baseline, name)
+    def before(self, name: str) -> float:
+        return _typical(self.baseline, name) or 0.0
+
+    def cause(self, kind: str, text: str, lost_s: float, remedy: str) -> Cause:
+        """Return a cause that costs so many seconds of a step."""
+        share = min(max(lost_s / self.lost_s, 0.0), 1.0)
+        return Cause(kind=kind, text=text, explained=share * self.loss, remedy=remedy)
 
     def waited(self) -> _Moved | None:
         """Return the time that it waited for a CPU, where it grew."""
@@ -323,48 +291,47 @@ class _Sides:
             ]
             for runs in (self.baseline, self.candidate)
         ]
-        stored, new = ([_Value(run.session, scaled(run.metrics[name])) for run in runs] for runs in known)
+        stored, new = ([Summarized(run.session, scaled(run.metrics[name])) for run in runs] for runs in known)
         if not (stored and new):
             return None
-        policy, scale = resolve_policy(Policy(prior_noise=scatter), lambda each: scale_of(stored, each))
-        level = centre([each.summary for each in stored])
+        policy, scale = gate.resolve_policy(Policy(prior_noise=scatter), stored)
+        level = gate.centre([each.summary for each in stored])
         noise = max(scale.noise, scatter_of_level * level)
-        error = noise * unit_standard_error(len(stored), count_sessions(stored), len(new), policy)
-        d = centre([each.summary for each in new]) - level
-        if d <= t_quantile(LEVEL, scale.degrees_of_freedom) * error:
+        error = noise * gate.unit_standard_error(len(stored), gate.count_sessions(stored), len(new), policy)
+        d = gate.centre([each.summary for each in new]) - level
+        if d <= gate.t_quantile(LEVEL, scale.degrees_of_freedom) * error:
             return None
         before, now = (median(run.metrics[name] for run in runs) for runs in known)
         return _Moved(now=now, before=before)
 
 
 def _typical(runs: Sequence[Run], name: str) -> float | None:
-    values = [run.metrics[name] for run in runs if name in run.metrics]
+    values = known_values(runs, name)
     return median(values) if values else None
 
 
 # --- the device ---------------------------------------------------------------------------------------
 
 
-def _sm_clock(sides: _Sides) -> _Found | None:
+def _sm_clock(sides: _Sides) -> Cause | None:
     """Return what a lower SM clock costs: all but the time that the memory takes scales with it."""
     moved = sides.lower("sm_clock_mhz")
     if moved is None:
         return None
     lost_s = sides.before_s * (1 - _memory_share(sides)) * (moved.before / moved.now - 1)
     text = f"SM clock {moved.now:.0f} MHz, {moved.before:.0f} MHz{_IN_THE_BASELINE}"
-    return _Found(Cause(kind="sm_clock", text=text, remedy=_why_slow_clock(sides)), lost_s)
+    return sides.cause("sm_clock", text, lost_s, _why_slow_clock(sides))
 
 
 def _why_slow_clock(sides: _Sides) -> str:
     throttled, capped = (
-        (sides.now(name) or 0.0, sides.before(name) or 0.0)
-        for name in ("throttled_share", "power_capped_share")
+        (sides.now(name), sides.before(name)) for name in ("throttled_share", "power_capped_share")
     )
     if throttled[0] > throttled[1] + 0.1:
         heat = f" at {now:.0f} °C" if (now := sides.now("temperature_c")) else ""
         return f"heat or the hardware held it down in {percent(throttled[0], 0)} of the window{heat}: check cooling and power supply"
     if capped[0] > 0.5 or capped[0] > capped[1] + 0.1:
-        drawn, before = (side("power_mean_w") for side in (sides.now, sides.before))
+        drawn, before = sides.now("power_mean_w"), sides.before("power_mean_w")
         watts = f"; it draws {drawn:.0f} W, {before:.0f} W{_IN_THE_BASELINE}" if drawn and before else ""
         return (
             f"the power limit held it down in {percent(capped[0], 0)} of the window, in {percent(capped[1], 0)}"
@@ -378,54 +345,46 @@ def _why_slow_clock(sides: _Sides) -> str:
     return "look at clocks, power limit and temperature (pytest-accel doctor)"
 
 
-def _memory_clock(sides: _Sides) -> _Found | None:
+def _memory_clock(sides: _Sides) -> Cause | None:
     moved = sides.lower("memory_clock_mhz")
     if moved is None:
         return None
-    share = _memory_share(sides) or 1 - (sides.before("mfu") or 0.0)
+    share = _memory_share(sides) or 1 - sides.before("mfu")
+    lost_s = sides.before_s * share * (moved.before / moved.now - 1)
     text = f"memory clock {moved.now:.0f} MHz, {moved.before:.0f} MHz{_IN_THE_BASELINE}"
-    remedy = "`nvidia-smi -rmc` releases locked memory clocks"
-    return _Found(
-        Cause(kind="memory_clock", text=text, remedy=remedy),
-        sides.before_s * share * (moved.before / moved.now - 1),
-    )
+    return sides.cause("memory_clock", text, lost_s, "`nvidia-smi -rmc` releases locked memory clocks")
 
 
 def _memory_share(sides: _Sides) -> float:
     """Return the share of a step that its transfers take at the least; 0 where arithmetic takes longer, or unknown."""
-    roofline, mfu = sides.before("roofline_share") or 0.0, sides.before("mfu") or 0.0
-    return min(1.0, roofline) if roofline > 1.001 * mfu else 0.0
+    roofline = sides.before("roofline_share")
+    return min(1.0, roofline) if roofline > 1.001 * sides.before("mfu") else 0.0
 
 
 # --- host and loader ----------------------------------------------------------------------------------
 
 
-def _cpu_wait(sides: _Sides) -> _Found | None:
+def _cpu_wait(sides: _Sides) -> Cause | None:
     moved = sides.waited()
-    if (
-        moved is None or moved.now - moved.before > 2 * sides.lost_s
-    ):  # of a thread that the step does not wait for
+    # More than twice the loss is of a thread that the step does not wait for.
+    if moved is None or moved.now - moved.before > 2 * sides.lost_s:
         return None
     text = f"waiting for a CPU {seconds(moved.now)} a step, {seconds(moved.before)}{_IN_THE_BASELINE}"
     # A step that computes for longer waits for longer too, where others took CPUs before.
     own_s = sides.now_s - moved.now, sides.before_s - moved.before
     longer = max(1.0, own_s[0] / own_s[1]) if min(own_s) > 0 else 1.0
-    lost_s = moved.now - moved.before * longer
-    cause = Cause(kind="cpu_wait", text=text, remedy=_why_waiting(sides))
-    return _Found(cause, lost_s) if lost_s > 0 else None
+    return sides.cause("cpu_wait", text, moved.now - moved.before * longer, _why_waiting(sides))
 
 
 def _why_waiting(sides: _Sides) -> str:
     cpus, before = sides.now("usable_cpus"), sides.before("usable_cpus")
-    if cpus and before and cpus < before:
+    if 0 < cpus < before:
         return (
             f"it may use {cpus:g} CPUs' worth of time, {before:g}{_IN_THE_BASELINE}: look at taskset, Slurm's "
             "--cpus-per-task and the quota of its group (pytest-accel doctor)"
         )
-    stopped = (sides.now("cpu_throttled_s_per_step") or 0.0) - (
-        sides.before("cpu_throttled_s_per_step") or 0.0
-    )
-    if stopped > _LEAST_SHARE * sides.lost_s:
+    stopped_s = sides.now("cpu_throttled_s_per_step") - sides.before("cpu_throttled_s_per_step")
+    if stopped_s > _LEAST_SHARE * sides.lost_s:
         return (
             "the CPU quota of its group stopped it: raise the limit (Kubernetes: limits.cpu; docker: --cpus)"
         )
@@ -443,30 +402,26 @@ def _load_text(sides: _Sides) -> str:
 
 def _other_load(sides: _Sides) -> Cause | None:
     """Return load that did not let it wait: it shares caches, memory and cores with it, by how much is not known."""
-    load, name = _load_text(sides), "other_cpu_share"
-    stored, new = (
-        [run.metrics[name] for run in runs if name in run.metrics]
-        for runs in (sides.baseline, sides.candidate)
-    )
+    load = _load_text(sides)
+    stored, new = (known_values(runs, "other_cpu_share") for runs in (sides.baseline, sides.candidate))
     if not load or min(new) < 2 * max(stored) + _BUSY:
         return None
     return Cause(kind="host", text=load, remedy="end them (`top`), and measure again")
 
 
-def _cpu_clock(sides: _Sides) -> _Found | None:
+def _cpu_clock(sides: _Sides) -> Cause | None:
     """Return what a lower CPU clock costs, where the CPU sets the pace."""
     moved = sides.lower("cpu_clock_mhz")
-    on_device = sides.now("sm_clock_mhz") is not None or sides.now("launch_s") is not None
-    if moved is None or (on_device and (sides.now("launch_s") or 0.0) < _PACE * sides.now_s):
+    launch_s = sides.now("launch_s")
+    on_device = sides.now("sm_clock_mhz") or launch_s
+    if moved is None or (on_device and launch_s < _PACE * sides.now_s):
         return None
     text = f"CPU clock {moved.now:.0f} MHz, {moved.before:.0f} MHz{_IN_THE_BASELINE}"
     remedy = "look at the governor and the temperature of the CPU (pytest-accel doctor)"
-    return _Found(
-        Cause(kind="cpu_clock", text=text, remedy=remedy), sides.before_s * (moved.before / moved.now - 1)
-    )
+    return sides.cause("cpu_clock", text, sides.before_s * (moved.before / moved.now - 1), remedy)
 
 
-def _launch(sides: _Sides) -> _Found | None:
+def _launch(sides: _Sides) -> Cause | None:
     """Return a host that came to set the pace; where it did so before, how long it takes says nothing of the cause."""
     moved = sides.higher("launch_s")
     if moved is None or moved.now < _PACE * sides.now_s or moved.before >= _PACE * sides.before_s:
@@ -478,10 +433,10 @@ def _launch(sides: _Sides) -> _Found | None:
         "it sets the pace, by launching or by waiting in the step (`.item()`, a copy to the host); replay=True launches a step "
         "as one, where it can be recorded"
     )
-    return _Found(Cause(kind="host", text=text, remedy=remedy), moved.now - moved.before)
+    return sides.cause("host", text, moved.now - moved.before, remedy)
 
 
-def _loader(sides: _Sides) -> _Found | None:
+def _loader(sides: _Sides) -> Cause | None:
     """Return the time that steps wait for batches: what they take beyond the step whose batch is ready."""
     moved = sides.higher("loader_step_s")
     if moved is None:
@@ -497,7 +452,7 @@ def _loader(sides: _Sides) -> _Found | None:
     else:
         return None
     text = f"the loader makes a batch in {seconds(moved.now)}, {seconds(moved.before)}{_IN_THE_BASELINE}"
-    return _Found(Cause(kind="loader", text=text, remedy=f"{_REMEDIES[LOADER]}, decode='device'"), lost_s)
+    return sides.cause("loader", text, lost_s, f"{_REMEDIES[LOADER]}, decode='device'")
 
 
 # --- kernels ------------------------------------------------------------------------------------------
@@ -514,7 +469,7 @@ def kernel_causes(found: KernelDifference) -> tuple[Cause, ...]:
     changes = sorted((*found.rows, found.idle), key=lambda each: each.change_s, reverse=True)
     return tuple(
         Cause(
-            kind=_kind(each),
+            kind=_KINDS.get(each.operation) or ("collectives" if each.is_collective else "kernels"),
             text=_cause_text(each),
             remedy=_REMEDIES.get(each.operation) or each.kernel or _waits(found),
             explained=each.change_s / found.loss_s * whole,
@@ -530,14 +485,6 @@ def _waits(found: KernelDifference) -> str:
     if copies[1] < copies[0] + 1:
         return ""
     return f"{copies[1]:.4g} copies to the host a step, {copies[0]:.4g}{_IN_THE_BASELINE}: each waits for the device (`.item()`, `.cpu()`)"
-
-
-def _kind(change: KernelChange) -> str:
-    if change.operation == IDLE:
-        return "host"
-    if change.operation == LOADER:
-        return "loader"
-    return "collectives" if change.is_collective else "kernels"
 
 
 def _cause_text(change: KernelChange) -> str:
@@ -564,14 +511,15 @@ def _setting(sides: _Sides, changes: Sequence[Change]) -> Cause | None:
 
 def _compiler(sides: _Sides) -> str:
     """Return what changed in all runs of what the compiler did."""
-    graphs, before = (
-        [run.metrics.get("compiled_graphs") for run in each] for each in (sides.candidate, sides.baseline)
+    graphs, before, breaks, stored = (
+        [run.metrics.get(name, 0.0) for run in runs]
+        for name in ("compiled_graphs", "graph_breaks")
+        for runs in (sides.candidate, sides.baseline)
     )
-    if None not in before and min(map(float, filter(None, before)), default=0.0) >= 1 and not any(graphs):
-        return f"the step ran eager: 0 compiled graphs, {median(map(float, filter(None, before))):g}{_IN_THE_BASELINE}"
-    breaks, stored = (
-        [run.metrics.get("graph_breaks", 0.0) for run in each] for each in (sides.candidate, sides.baseline)
-    )
-    if any(graphs) and None not in before and min(breaks) > max(stored):
+    if min(before) < 1:
+        return ""
+    if not any(graphs):
+        return f"the step ran eager: 0 compiled graphs, {median(before):g}{_IN_THE_BASELINE}"
+    if min(breaks) > max(stored):
         return f"{median(breaks):g} graph breaks, {median(stored):g}{_IN_THE_BASELINE}"
     return ""

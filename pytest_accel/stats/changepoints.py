@@ -62,7 +62,7 @@ class ChangePoint:
     @property
     def relative(self) -> float:
         """The change as a fraction of what was before; only of values with a true zero, not of logarithms."""
-        return self.after / self.before - 1 if self.before else math.copysign(math.inf, self.after)
+        return self.after / self.before - 1
 
 
 def change_points(values: Sequence[float], *, level: float = 0.01) -> tuple[ChangePoint, ...]:

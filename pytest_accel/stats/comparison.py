@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import median
 from typing import Literal, Protocol
 
@@ -13,7 +13,7 @@ from pytest_accel.stats.environment import Change, Environment, describe, diff, 
 from pytest_accel.stats.gate import THROUGHPUT, Outcome, Policy, Verdict, interval, judge
 from pytest_accel.stats.metric_gates import is_rate, judge_metrics
 from pytest_accel.stats.quantities import percent
-from pytest_accel.stats.results import Ending, Status, worst_status
+from pytest_accel.stats.results import Ending, Result, Status, worst_status
 from pytest_accel.stats.run import Run, Scalar
 
 # Unit and factor of our own metrics; a user's own has the unit that its name ends in.
@@ -97,7 +97,7 @@ def _unit(name: str) -> tuple[str, float]:
 _SAME_RUN = 1e-6  # baselines keep seven digits of a round
 
 # Runs of a benchmark that ended so say nothing of its speed: the machine was at fault, or it did other work.
-NOT_VALID: Mapping[Status | None, str] = {
+NOT_VALID: Mapping[Status, str] = {
     Ending.FAILED: "it failed",
     Ending.SKIPPED: "it was skipped",
     Outcome.INVALID: "it was invalid",
@@ -117,24 +117,6 @@ class HasConfiguration(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    key: str
-    name: str
-    values: Mapping[str, Value]  # by metric
-    status: Status | None = None  # how its session left it; None of what is stored
-    configuration: Mapping[str, Scalar] = field(default_factory=dict)
-    work_per_step: float = 0.0
-    unit: str = ""
-    tolerance: float | None = None
-    gates: Mapping[str, float] = field(default_factory=dict)  # further metrics to judge, with tolerances
-    runs: tuple[Run, ...] = ()
-    environments: Mapping[str, Environment] = field(default_factory=dict)
-
-    def environment_of(self, run: Run) -> Environment:
-        return self.environments[run.environment]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
     """Verdicts on a candidate, or why it was not judged."""
 
@@ -146,40 +128,47 @@ class Judgement:
     status: Literal["judged", "same-runs", "not-judged", "failed", "missing"] = "judged"
 
 
-def judged(baseline: Entry, candidate: Entry, tolerance: float | None = None) -> Judgement:
+def judged(
+    baseline: Result,
+    candidate: Result,
+    environments: Mapping[str, Environment],
+    tolerance: float | None = None,
+) -> Judgement:
     """Judge the runs of a candidate that the baseline does not have, where both are comparable."""
-    if why := why_unusable(candidate.status, candidate.runs):
+    if why := why_unusable(candidate.measured_as, candidate.runs):
         return Judgement(why_not=why, status="failed")
-    if why := why_unusable(baseline.status, baseline.runs):
+    if why := why_unusable(baseline.measured_as, baseline.runs):
         return Judgement(why_not=f"{why} in the first set", status="not-judged")
     if changes := configuration_changes(baseline, candidate):
         return Judgement(why_not=f"the benchmark changed ({', '.join(changes)})", status="not-judged")
     fresh = [run for run in candidate.runs if not is_stored(run, baseline.runs)]
     if not fresh:
         return Judgement(status="same-runs")
-    newest = candidate.environment_of(fresh[-1])
-    stored = [run for run in baseline.runs if baseline.environment_of(run).identity == newest.identity]
+    newest = environments[fresh[-1].environment]
+    stored, runs = (
+        [run for run in side if environments[run.environment].identity == newest.identity]
+        for side in (baseline.runs, fresh)
+    )
     if not stored:
-        elsewhere = describe(diff_identity(baseline.environment_of(baseline.runs[-1]), newest))
+        elsewhere = describe(diff_identity(environments[baseline.runs[-1].environment], newest))
         return Judgement(why_not=f"another machine ({elsewhere})", status="not-judged")
-    runs = [run for run in fresh if candidate.environment_of(run).identity == newest.identity]
     tolerances = (tolerance, candidate.tolerance, baseline.tolerance, Policy().tolerance)
     policy = Policy(tolerance=next(each for each in tolerances if each is not None))
     verdict = judge(stored, runs, policy)
     measured = {
-        name: tolerated
-        for name, tolerated in candidate.gates.items()
-        if all(run.metrics.get(name, 0.0) > 0 for run in runs)
+        gated.of: gated.tolerance
+        for gated in candidate.verdicts[1:]
+        if all(run.metrics.get(gated.of, 0.0) > 0 for run in runs)
     }
     metrics = judge_metrics(stored, runs, measured, policy)
     return Judgement(
         verdicts=(verdict, *(each for each in metrics if each.was_judged)),
         outcome=worst_status(verdict, metrics),
-        changes=diff(baseline.environment_of(stored[-1]), newest),
+        changes=diff(environments[stored[-1].environment], newest),
     )
 
 
-def why_unusable(status: Status | None, runs: Sequence[Run]) -> str:
+def why_unusable(status: Status, runs: Sequence[Run]) -> str:
     """Return why runs of a benchmark that ended so are neither judged nor stored; empty where they are."""
     if status in NOT_VALID:
         return NOT_VALID[status]

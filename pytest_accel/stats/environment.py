@@ -179,7 +179,7 @@ class Change:
 
     @property
     def title(self) -> str:
-        return TITLES.get(self.name, self.name.removeprefix(VARIABLE_PREFIX))
+        return title_of(self.name)
 
     @property
     def brief(self) -> str:
@@ -223,24 +223,23 @@ def diff_identity(old: Environment, new: Environment) -> tuple[Change, ...]:
 
 def describe(changes: Iterable[Change]) -> str:
     """Return one line: `cuDNN 9.10 -> 9.19, NCCL 2.27 -> 2.28`; empty when nothing changed."""
-    return ", ".join(str(change) for change in sorted(changes, key=_by_likelihood))
+    return ", ".join(str(change) for change in sorted(changes, key=lambda each: by_likelihood(each.name)))
 
 
 def describe_briefly(changes: Sequence[Change], most: int = 2) -> str:
-    """Return the most likely causes, versions cut after what differs: `torch 2.11 -> 2.12 and 3 more`."""
-    shown = ", ".join(change.brief for change in sorted(changes, key=_by_likelihood)[:most])
+    """Return the first changes, which are the most likely causes, cut after what differs: `torch 2.11 -> 2.12 and 3 more`."""
+    shown = ", ".join(change.brief for change in changes[:most])
     return f"{shown} and {len(changes) - most} more" if len(changes) > most else shown
 
 
 def _changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[Change, ...]:
-    changes = (
+    return tuple(
         Change(name=name, old=old.get(name), new=new.get(name))
-        for name in old.keys() | new.keys()
+        for name in sorted(old.keys() | new.keys(), key=by_likelihood)
         if old.get(name) != new.get(name)
         and name.removeprefix(VARIABLE_PREFIX) not in {*_SET_ON_IMPORT, FACTS}
         and (old.get(FACTS) == new.get(FACTS) or _is_comparable(name, old, new))
     )
-    return tuple(sorted(changes, key=_by_likelihood))
 
 
 def _is_comparable(name: str, old: Mapping[str, str], new: Mapping[str, str]) -> bool:
@@ -267,8 +266,12 @@ def is_place(name: str) -> bool:
     return name.endswith("_VISIBLE_DEVICES") or _OF_PLACES.search(variable) is not None
 
 
-def _by_likelihood(change: Change) -> tuple[int, str]:
-    return _RANK.get(change.name, len(_RANK)), change.name
+def title_of(name: str) -> str:
+    return TITLES.get(name, name.removeprefix(VARIABLE_PREFIX))
+
+
+def by_likelihood(name: str) -> tuple[int, str]:
+    return _RANK.get(name, len(_RANK)), name
 
 
 def _shown(value: str) -> str:

@@ -196,7 +196,7 @@ def judge(
     Runs beyond the last repeat are used at its levels; none is ever requested.
     """
     runs, repeats, sessions, asked = len(baseline), len(candidate), count_sessions(baseline), policy
-    policy, scale = resolve_policy(policy, lambda each: pooled_scale(baseline, candidate, each))
+    policy, scale = resolve_policy(policy, baseline, candidate)
     before = baseline_centre(baseline, policy)
     difference = Difference(
         d=centre(summaries(candidate)) - before,
@@ -259,7 +259,7 @@ def find_slow_group(
     miss its slow ones, and fewer than three of any machine. The groups are apart if the gap below the slow runs is wider than
     the spreads of the others and of the baseline together. Slowing all runs alike never closes it.
     """
-    policy, scale = resolve_policy(policy, lambda each: scale_of(baseline, each))
+    policy, scale = resolve_policy(policy, baseline)
     if len(baseline) < policy.group_baseline_runs or scale.noise > policy.delta / 2:
         return None
     before = baseline_centre(baseline, policy)
@@ -301,7 +301,7 @@ def is_undecidable(baseline: Sequence[RunSummary], difference: Difference, polic
     they add; a loss or a gain that would then be decided is repeated at any noise.
     """
     runs, sessions, last = len(baseline), count_sessions(baseline), policy.max_repeats
-    policy, scale = resolve_policy(policy, lambda each: scale_of(baseline, each))
+    policy, scale = resolve_policy(policy, baseline)
     if (
         loss(scale.noise * resolution_factor(runs, sessions, policy))
         <= policy.undecidable_resolution * policy.tolerance
@@ -349,7 +349,7 @@ def interval(runs: Sequence[RunSummary], policy: Policy) -> StepTime:
     It has the gate's prior of run-to-run noise: the rounds of a single run say nothing of the next one.
     """
     sessions, n = count_sessions(runs), len(runs)
-    policy, scale = resolve_policy(policy, lambda each: scale_of(runs, each))
+    policy, scale = resolve_policy(policy, runs)
     width = scale.noise * math.sqrt(inflation(n) / effective_runs(n, sessions, policy))
     half = t_quantile(0.025, scale.degrees_of_freedom) * width
     y = centre(summaries(runs))
@@ -411,12 +411,12 @@ def candidate_squares(candidate: Sequence[RunSummary], policy: Policy) -> float:
 
 
 def pooled_scale(baseline: Sequence[RunSummary], candidate: Sequence[RunSummary], policy: Policy) -> Scale:
-    squares = baseline_squares(baseline, policy) + candidate_squares(candidate, policy)
-    return pooled(squares, len(baseline) + len(candidate) - 2, [*baseline, *candidate], policy)
-
-
-def scale_of(runs: Sequence[RunSummary], policy: Policy) -> Scale:
-    return pooled(baseline_squares(runs, policy), len(runs) - 1, runs, policy)
+    """Return the scale of all runs; without a candidate that of the stored ones."""
+    squares, degrees = baseline_squares(baseline, policy), len(baseline) - 1
+    if candidate:
+        squares += candidate_squares(candidate, policy)
+        degrees += len(candidate) - 1
+    return pooled(squares, degrees, [*baseline, *candidate], policy)
 
 
 def pooled(squares: float, degrees: float, runs: Sequence[RunSummary], policy: Policy) -> Scale:
@@ -431,11 +431,13 @@ def within_run_variance(runs: Sequence[RunSummary]) -> float:
     return median(run.standard_error for run in runs) ** 2
 
 
-def resolve_policy(policy: Policy, scale_under: Callable[[Policy], Scale]) -> tuple[Policy, Scale]:
-    """Return the policy at the noise that was found, and the scale under that policy."""
-    scale = scale_under(policy)
+def resolve_policy(
+    policy: Policy, baseline: Sequence[RunSummary], candidate: Sequence[RunSummary] = ()
+) -> tuple[Policy, Scale]:
+    """Return the policy at the noise of these runs, and their scale under that policy."""
+    scale = pooled_scale(baseline, candidate, policy)
     found = policy_at_noise(policy, scale.noise)
-    return (policy, scale) if found == policy else (found, scale_under(found))
+    return (policy, scale) if found == policy else (found, pooled_scale(baseline, candidate, found))
 
 
 def policy_at_noise(policy: Policy, noise: float) -> Policy:

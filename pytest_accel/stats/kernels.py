@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 MOST_ROWS, MOST_OF_OPERATION = 20, 3  # of a table, which has about 5 KB in a baseline
 OTHER, IDLE, LOADER, LAYOUT = "other operations", "idle", "data loader", "convolution layout"
@@ -55,13 +55,7 @@ class KernelTable:
             step_s=step_s,
             idle_s=max(0.0, step_s - busy_s),
             rows=tuple(
-                KernelRow(
-                    operation=row.operation,
-                    kernel=row.kernel,
-                    count=row.count,
-                    seconds=row.seconds * scale,
-                    overlapped_s=row.overlapped_s * scale,
-                )
+                replace(row, seconds=row.seconds * scale, overlapped_s=row.overlapped_s * scale)
                 for row in shown
             ),
         )
@@ -153,10 +147,11 @@ class KernelDifference:
 
 def compare(old: KernelTable, new: KernelTable, *, before_s: float, after_s: float) -> KernelDifference:
     """Align two tables by operation, beside the step times that were measured."""
-    sides = [_by_operation(table.rows) for table in (old, new)]
     changes = [
-        _change(operation, *(side.get(operation, ()) for side in sides))
-        for operation in {**sides[0], **sides[1]}
+        _change(
+            operation, *([row for row in table.rows if row.operation == operation] for table in (old, new))
+        )
+        for operation in dict.fromkeys(row.operation for row in (*old.rows, *new.rows))
     ]
     return KernelDifference(
         before_s=before_s,
@@ -166,43 +161,28 @@ def compare(old: KernelTable, new: KernelTable, *, before_s: float, after_s: flo
     )
 
 
-def _by_operation(rows: Iterable[KernelRow]) -> dict[str, list[KernelRow]]:
-    found: dict[str, list[KernelRow]] = {}
-    for row in rows:
-        found.setdefault(row.operation, []).append(row)
-    return found
-
-
 def _change(operation: str, old: Sequence[KernelRow], new: Sequence[KernelRow]) -> KernelChange:
     before, after = ({row.kernel: row for row in side} for side in (old, new))
+    absent = KernelRow(operation=operation, count=0.0, seconds=0.0)
     changes = {
-        name: abs(_seconds(after.get(name)) - _seconds(before.get(name)))
+        name: abs(after.get(name, absent).seconds - before.get(name, absent).seconds)
         for name in {**before, **after}
         if name
     }
     shown = max(changes, key=lambda name: changes[name], default="")
+    then, now = before.get(shown, absent), after.get(shown, absent)
     gone, came = _only_in(before, after), _only_in(after, before)
-    rows = before.get(shown), after.get(shown)
     if gone and came:
         shown = f"{gone} -> {came} (other kernel)"
-        rows = before[gone], after[came]
+        then, now = before[gone], after[came]
+    is_counted = now.count and (then.count or not old)
     return KernelChange(
         operation=operation,
         before_s=math.fsum(row.seconds for row in old),
         after_s=math.fsum(row.seconds for row in new),
-        calls=_calls(*rows, is_new=not old),
+        calls=(then.count, now.count) if is_counted else (0.0, 0.0),
         kernel=shown,
     )
-
-
-def _calls(old: KernelRow | None, new: KernelRow | None, *, is_new: bool) -> tuple[float, float]:
-    if new is None or not (old or is_new):
-        return (0.0, 0.0)
-    return (old.count if old else 0.0, new.count)
-
-
-def _seconds(row: KernelRow | None) -> float:
-    return row.seconds if row else 0.0
 
 
 def _only_in(here: Mapping[str, KernelRow], there: Mapping[str, KernelRow]) -> str:

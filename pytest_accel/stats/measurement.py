@@ -109,28 +109,21 @@ def _of(summary: Callable[[list[Any]], Any], values: Iterable[float | None]) -> 
 
 
 def _merge_metrics(ranks: Sequence[Measurement]) -> dict[str, float]:
-    names = sorted({name for each in ranks for name in each.run.metrics})
-    having = {name: [each for each in ranks if name in each.run.metrics] for name in names}
-    return {
-        name: _merge_metric(name, those) for name, those in having.items() if _is_complete(name, those, ranks)
-    }
-
-
-def _is_complete(name: str, those: Sequence[Measurement], ranks: Sequence[Measurement]) -> bool:
-    """Whether a sum of energies has all its parts: one rank of each node reads all devices of the node."""
-    ours = name in OF_ANY_STEP and name.endswith(ENERGY_SUFFIX)
-    return not ours or {each.host for each in those} == {each.host for each in ranks}
-
-
-def _merge_metric(name: str, ranks: Sequence[Measurement]) -> float:
-    if name in HIGHEST:
-        return max(each.run.metrics[name] for each in ranks)
-    if not (name.endswith(ENERGY_SUFFIX) and is_cost(name)):
-        return fmean(each.run.metrics[name] for each in ranks)
-    devices: dict[tuple[str, str], float] = {}
-    for each in ranks:  # where ranks share a device, the lowest rank's reading counts
-        devices.setdefault((each.host, each.device), each.run.metrics[name])
-    return math.fsum(devices.values())
+    found: dict[str, float] = {}
+    hosts = {each.host for each in ranks}
+    for name in sorted({name for each in ranks for name in each.run.metrics}):
+        having = [each for each in ranks if name in each.run.metrics]
+        values = [each.run.metrics[name] for each in having]
+        if name in HIGHEST:
+            found[name] = max(values)
+        elif not (name.endswith(ENERGY_SUFFIX) and is_cost(name)):
+            found[name] = fmean(values)
+        # A sum has all its parts: one rank of each node reads all devices of the node.
+        elif name not in OF_ANY_STEP or {each.host for each in having} == hosts:
+            # Where ranks share a device, the lowest rank's reading counts.
+            devices = {(each.host, each.device): each.run.metrics[name] for each in reversed(having)}
+            found[name] = math.fsum(devices.values())
+    return found
 
 
 # --- roofline ---------------------------------------------------------------------------------------

@@ -8,22 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from pytest_accel.stats.gate import (
-    LOSSES,
-    THROUGHPUT,
-    Estimate,
-    Outcome,
-    Policy,
-    Verdict,
-    centre,
-    is_unconfirmed,
-    judge,
-    loss,
-    summaries,
-    t_quantile,
-)
+from pytest_accel.stats import gate
+from pytest_accel.stats.gate import LOSSES, THROUGHPUT, Estimate, Outcome, Policy, Verdict
 from pytest_accel.stats.quantities import parse_fixed_tolerance
-from pytest_accel.stats.run import Run, median_error
+from pytest_accel.stats.run import Run, Summarized, median_error
 
 FEWEST_MEMBERS = 8  # of fewer, two that regressed could pass for the machine
 LEVEL = 0.02  # one-sided, of c beyond half the tolerance: the gate's own after the fourth repeat
@@ -41,7 +29,7 @@ class ShiftMember:
 
     @property
     def d(self) -> float:
-        return centre(summaries(self.runs)) - centre(summaries(self.baseline))
+        return gate.centre(gate.summaries(self.runs)) - gate.centre(gate.summaries(self.baseline))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +46,7 @@ class PlatformShift:
     @property
     def loss(self) -> float:
         """c as a loss of throughput."""
-        return loss(self.c)
+        return gate.loss(self.c)
 
 
 def judge_platform_shift(members: Sequence[ShiftMember]) -> PlatformShift | None:
@@ -67,7 +55,7 @@ def judge_platform_shift(members: Sequence[ShiftMember]) -> PlatformShift | None
         return None
     differences = [each.d for each in members]
     c, tolerance = median(differences), median(each.tolerance for each in members)
-    at_least = c - t_quantile(LEVEL, len(members) - 1) * median_error(differences)
+    at_least = c - gate.t_quantile(LEVEL, len(members) - 1) * median_error(differences)
     slower = sum(d > c / 2 for d in differences)
     is_common = at_least > -math.log1p(-tolerance) / 2 and slower >= fewest_slower(len(members))
     return PlatformShift(
@@ -95,17 +83,17 @@ def judge_rest(baseline: Sequence[Run], candidate: Sequence[Run], c: float, poli
     A benchmark that lost less than the others did not improve: it is ok, and needs no second run.
     """
     if not c:
-        return judge(baseline, candidate, policy)
+        return gate.judge(baseline, candidate, policy)
     kept = math.exp(-c)
     rest = [replace(run, rounds_s=tuple(kept * seconds for seconds in run.rounds_s)) for run in candidate]
-    return at_best_ok(replace(judge(baseline, rest, policy), common=loss(c)), policy)
+    return at_best_ok(replace(gate.judge(baseline, rest, policy), common=gate.loss(c)), policy)
 
 
 def at_best_ok(verdict: Verdict, policy: Policy) -> Verdict:
     """Return a gain as ok, without another run to be sure of it."""
     if verdict.outcome not in {Outcome.OK, Outcome.IMPROVED}:
         return verdict
-    unconfirmed = is_unconfirmed(verdict.outcome, verdict.slow_group, policy)
+    unconfirmed = gate.is_unconfirmed(verdict.outcome, verdict.slow_group, policy)
     return replace(verdict, outcome=Outcome.OK, wants_another_run=verdict.wants_another_run and unconfirmed)
 
 
@@ -166,28 +154,15 @@ OF_BUILT_STEPS: Mapping[str, str] = {
 MEASURED: Mapping[str, str] = {**OF_ANY_STEP, **OF_BUILT_STEPS}
 
 # How it was measured, and under what conditions: neither more nor less of these is better, and no gate takes them.
+# `energy_j` grows with the window, `energy_sampled_per_step_j` checks the counter, whose figure is gated, and a faster step may
+# need more power: energy is what it costs.
 DESCRIPTIVE = frozenset(
     {
-        *(
-            "cpu_wait_s_per_step",
-            "cpu_throttled_s_per_step",
-            "other_cpu_share",
-            "usable_cpus",
-            "cpu_clock_mhz",
-        ),
-        *("compiled_graphs", "graph_breaks", "locked_clock_mhz"),
-        "slowdown_felt",
-        "epoch_size",
-        "energy_j",  # grows with the window
-        "energy_sampled_per_step_j",  # a check of the counter, whose figure is gated
-        "power_mean_w",  # a faster step may need more of it: energy is what it costs
-        "power_peak_w",
-        "tdp_share",
-        "sm_clock_mhz",
-        "memory_clock_mhz",
-        "temperature_c",
-        "power_capped_share",
-        "throttled_share",
+        *("cpu_wait_s_per_step", "cpu_throttled_s_per_step", "other_cpu_share", "usable_cpus"),
+        *("compiled_graphs", "graph_breaks", "slowdown_felt", "epoch_size", "temperature_c"),
+        *("cpu_clock_mhz", "sm_clock_mhz", "locked_clock_mhz", "memory_clock_mhz"),
+        *("energy_j", "energy_sampled_per_step_j", "power_mean_w", "power_peak_w", "tdp_share"),
+        *("power_capped_share", "throttled_share"),
     }
 )
 _COSTS = ("_s", "_j")  # the units in a name: seconds and joules
@@ -236,15 +211,6 @@ ANCHOR_SHARE = 1.5  # of the tolerance: a release may have cost something that w
 _MOST_TOLERANCE = 0.99
 # Of 1: a loss that rounds to all of it is an increase beyond counting, and still a number.
 _LEAST_KEPT = 2.0**-53
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _MetricValue:
-    """One run's value of a metric, as the gate reads it."""
-
-    session: str
-    summary: float
-    standard_error: float = 0.0  # a metric is one figure a run
 
 
 def judge_metrics(
@@ -305,7 +271,7 @@ def _judge_metric(
         )
     # An increase by r is the loss r/(1+r) of what it buys: delta is then ln(1+r).
     lost = tolerance / (1 + tolerance) if less_is_better(name) else tolerance
-    verdict = judge(stored, _values(runs, name), replace(policy, tolerance=lost), noise_only_slows=False)
+    verdict = gate.judge(stored, _values(runs, name), replace(policy, tolerance=lost), noise_only_slows=False)
     if less_is_better(name) and verdict.slowdown is not None and verdict.resolution is not None:
         increases, resolution = verdict.slowdown.mapped(_increase), _increase(verdict.resolution)
         verdict = replace(verdict, slowdown=increases, resolution=resolution)
@@ -317,11 +283,11 @@ def _increase(loss: float) -> float:
     return loss / max(1 - loss, _LEAST_KEPT)
 
 
-def _values(runs: Sequence[Run], name: str) -> list[_MetricValue]:
+def _values(runs: Sequence[Run], name: str) -> list[Summarized]:
     """Return ln q of the runs that measured a metric q; -ln q where more is better, so that worse is always above."""
     is_cost_like = less_is_better(name)
     return [
-        _MetricValue(session=run.session, summary=math.log(value if is_cost_like else 1 / value))
+        Summarized(run.session, math.log(value if is_cost_like else 1 / value))
         for run in runs
         if is_gateable(value := run.metrics.get(name, 0.0))
     ]

@@ -15,31 +15,10 @@ from statistics import fmean
 from types import MappingProxyType
 from typing import Literal
 
+from pytest_accel.stats import gate
 from pytest_accel.stats.comparison import configuration_changes, was_slowed, why_unusable
 from pytest_accel.stats.environment import Change, Environment, describe, diff_identity
-from pytest_accel.stats.gate import (
-    Difference,
-    Estimate,
-    Outcome,
-    Policy,
-    Scale,
-    Verdict,
-    capped,
-    centre,
-    decide,
-    find_slow_group,
-    inflation,
-    is_open,
-    is_unconfirmed,
-    levels,
-    loss,
-    pooled,
-    slowdown,
-    sum_of_squares,
-    summaries,
-    t_quantile,
-    unstable_or,
-)
+from pytest_accel.stats.gate import Difference, Estimate, Outcome, Policy, Scale, Verdict
 from pytest_accel.stats.quantities import counted
 from pytest_accel.stats.results import Ending, Result, SessionResults, Status, describe_loss_change, status_of
 from pytest_accel.stats.run import Run
@@ -95,21 +74,21 @@ def judge_pairs(
     blocks = len(old) // 2
     scale = _scale(old, new, policy)
     difference = Difference(
-        d=centre(pair_differences(summaries(old), summaries(new))),
+        d=gate.centre(pair_differences(gate.summaries(old), gate.summaries(new))),
         se=scale.noise * unit_standard_error(blocks),
         degrees_of_freedom=scale.degrees_of_freedom,
         repeat=max(1, sum(at <= blocks for at in schedule)),
     )
-    group = find_slow_group(old, new, policy)
-    outcome = unstable_or(decide(difference, policy), group, policy)
-    wanted = is_open(outcome, difference, policy) or is_unconfirmed(outcome, group, policy)
+    group = gate.find_slow_group(old, new, policy)
+    outcome = gate.unstable_or(gate.decide(difference, policy), group, policy)
+    wanted = gate.is_open(outcome, difference, policy) or gate.is_unconfirmed(outcome, group, policy)
     is_last = blocks >= schedule[-1]
     return Verdict(
         outcome=outcome,
         tolerance=policy.tolerance,
-        slowdown=slowdown(difference, outcome, policy),
+        slowdown=gate.slowdown(difference, outcome, policy),
         noise=scale.noise,
-        resolution=loss(scale.noise * resolution_factor(max_blocks, policy)),
+        resolution=gate.loss(scale.noise * resolution_factor(max_blocks, policy)),
         runs=len(new),
         baseline_runs=len(old),
         wants_another_run=not is_last and (blocks not in schedule or wanted),
@@ -128,21 +107,25 @@ def _scale(old: Sequence[Run], new: Sequence[Run], policy: Policy) -> Scale:
     Slow runs are capped on each side first: one throttled process must not blur all pairs. Drift moves the two pairs of
     a block apart and counts as noise, which makes the verdict more careful.
     """
-    differences = pair_differences(capped(summaries(old), policy), capped(summaries(new), policy))
-    return pooled(sum_of_squares(differences) / 2, len(differences) - 1, [*old, *new], policy)
+    differences = pair_differences(
+        gate.capped(gate.summaries(old), policy), gate.capped(gate.summaries(new), policy)
+    )
+    return gate.pooled(gate.sum_of_squares(differences) / 2, len(differences) - 1, [*old, *new], policy)
 
 
 def unit_standard_error(blocks: int) -> float:
     """Return the standard error of d at a run-to-run noise of 1: a pair has twice the variance of a run."""
     count = 2 * blocks
-    return math.sqrt(2 * inflation(count) / count)
+    return math.sqrt(2 * gate.inflation(count) / count)
 
 
 def resolution_factor(max_blocks: int, policy: Policy) -> float:
     """Return delta / s at which a loss of delta is caught in 80 % of cases at the last test; 2.5 after five blocks."""
-    alpha, beta = levels(policy.max_repeats, policy)
+    alpha, beta = gate.levels(policy.max_repeats, policy)
     nu = policy.prior_degrees_of_freedom + 2 * max_blocks - 1
-    return 2 * (t_quantile(alpha or beta, nu) + t_quantile(0.2, nu)) * unit_standard_error(max_blocks)
+    return (
+        2 * (gate.t_quantile(alpha or beta, nu) + gate.t_quantile(0.2, nu)) * unit_standard_error(max_blocks)
+    )
 
 
 def blocks_needed(noise: float, tolerance: float) -> int | None:
@@ -191,11 +174,14 @@ class PairedBenchmark:
     wants_replacement: bool = False  # the latest run is unusable and may be tried once more
 
     @property
+    def deciding(self) -> Verdict | None:
+        """The verdict, where it gave the benchmark its status."""
+        return self.verdict if self.verdict and self.verdict.outcome is self.status else None
+
+    @property
     def shown_status(self) -> Status:
         """Its status, or that its tolerance is no gate."""
-        return (
-            status_of(self.verdict) if self.verdict and self.verdict.outcome is self.status else self.status
-        )
+        return status_of(self.deciding) if self.deciding else self.status
 
     @property
     def failure(self) -> str:
@@ -332,7 +318,6 @@ def replaced_runs(sessions: Sessions) -> Iterator[str]:
 # than two. Simulated, 600 losses each of 6 % at noise .3, 1 and 3 %: the guilty one of all is convicted in 100, 99.7 and 70 %
 # of cases, an innocent one in none; with the whole loss as tolerance in 100, 91 and 33 %, because the guilty one was often ok.
 _TESTED_SHARE = 2 / 3
-_ESTIMATE = ("point", "low", "high")
 
 
 def swap_tolerance(lost: float) -> float:
@@ -370,11 +355,11 @@ class IsolatedComponent:
         found = [each.slowdown for each in self.verdicts(benchmark) if each.slowdown is not None]
         if not found:
             return None
-        points = (
-            loss(-fmean(math.log(max(1 - getattr(each, name), 1e-300)) for each in found))
-            for name in _ESTIMATE
-        )
-        return Estimate(**dict(zip(_ESTIMATE, points, strict=True)))
+
+        def mean(bound: str) -> float:
+            return gate.loss(-fmean(math.log(max(1 - getattr(each, bound), 1e-300)) for each in found))
+
+        return Estimate(point=mean("point"), low=mean("low"), high=mean("high"))
 
     def is_convicted(self, benchmark: str) -> bool:
         """Return whether it alone explains more than half of the loss, and surely a third in every possible direction."""

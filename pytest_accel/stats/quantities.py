@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable
 from typing import Literal
 
 _UNITS_S = {"ms": 1e-3, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
-
-
 LONGEST_S = 1e7  # 115 days: a longer duration is a mistake, and the system's timers overflow
 
 
@@ -97,9 +95,9 @@ def printable(text: str) -> str:
     )
 
 
-def inert(line: str, *, mark: str = "\\") -> str:
+def inert(line: str) -> str:
     """Return a line that no runner takes for a command, whatever name it begins with."""
-    return f"{mark}{line}" if line.lstrip().startswith(_COMMAND) else line
+    return f"\\{line}" if line.lstrip().startswith(_COMMAND) else line
 
 
 def did_you_mean(name: str, valid: Iterable[str]) -> str:

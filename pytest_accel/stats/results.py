@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -13,7 +12,7 @@ from pytest_accel.stats.environment import Change, Environment
 from pytest_accel.stats.gate import LOSSES, THROUGHPUT, Outcome, Policy, StepTime, Verdict, interval
 from pytest_accel.stats.kernels import KernelDifference, compare
 from pytest_accel.stats.metric_gates import ANCHOR, ANCHOR_SHARE, shown_name, worst
-from pytest_accel.stats.run import Run, Scalar
+from pytest_accel.stats.run import Run, Scalar, short_name
 
 
 class Ending(Enum):
@@ -124,7 +123,12 @@ class Result:
     @property
     def name(self) -> str:
         """Without the path of its file."""
-        return self.benchmark.partition("::")[2] or self.benchmark
+        return short_name(self.benchmark)
+
+    @property
+    def stored_as(self) -> str:
+        """The key of its baseline and of its series in the history."""
+        return self.key or self.benchmark
 
     @property
     def label(self) -> str:
@@ -270,14 +274,9 @@ def describe_loss_change(before: Sequence[float | None], after: float | None) ->
     losses = [loss for loss in before if loss is not None]
     if after is None or not losses:
         return ""
-    known = [loss for loss in losses if math.isfinite(loss)]
-    if not known:
-        return f"{losses[-1]:.6g} -> {after:.6g}" if math.isfinite(after) else ""
-    lowest, highest = min(known), max(known)
-    if math.isfinite(after):
-        largest = max(abs(lowest), abs(highest), abs(after))
-        allowed = max(LOSS_TOLERANCE * largest, highest - lowest)
-        if max(lowest - after, after - highest) <= allowed:
-            return ""
+    lowest, highest = min(losses), max(losses)
+    largest = max(abs(lowest), abs(highest), abs(after))
+    if max(lowest - after, after - highest) <= max(LOSS_TOLERANCE * largest, highest - lowest):
+        return ""
     ends = dict.fromkeys(f"{loss:.6g}" for loss in (lowest, highest))
     return f"{' to '.join(ends)} -> {after:.6g}"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from statistics import fmean, median
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from pytest_accel.stats.kernels import KernelTable
 
@@ -85,15 +85,20 @@ def _check_range(name: str, value: float, low: float, high: float) -> None:
         raise ValueError(f"{name}: {value!r} is not between {low:g} and {high:g}")
 
 
-class RunSummary(Protocol):
-    @property
-    def session(self) -> str: ...
+class Summarized(NamedTuple):
+    """A run, or its value of a metric, as the gate reads it."""
 
-    @property
-    def summary(self) -> float: ...
+    session: str
+    summary: float
+    standard_error: float = 0.0  # a metric is one figure a run
 
-    @property
-    def standard_error(self) -> float: ...
+
+RunSummary: TypeAlias = Run | Summarized  # what the gate judges
+
+
+def known_values(runs: Sequence[Run], metric: str) -> list[float]:
+    """Return the values of the runs that measured a metric."""
+    return [run.metrics[metric] for run in runs if metric in run.metrics]
 
 
 def spread(values: Sequence[float]) -> float:
@@ -131,6 +136,11 @@ def is_real(configuration: Mapping[str, object]) -> bool:
 def baseline_key(node_id: str, configuration: Mapping[str, object]) -> str:
     """Return the key of a benchmark's baseline; real and synthetic data never share one."""
     return node_id + _REAL if is_real(configuration) else node_id
+
+
+def short_name(key: str) -> str:
+    """Return a node id or a key without the path of its file."""
+    return key.partition("::")[2] or key
 
 
 def both_keys(node_id: str) -> tuple[str, str]:

@@ -24,20 +24,8 @@ from pytest_accel.stats.gate import LOSSES, Outcome, Policy
 from pytest_accel.stats.quantities import counted, percent, printable
 from pytest_accel.stats.results import Result, SessionResults
 from pytest_accel.stats.run import Run, node_id_of
-from pytest_accel.storage.baselines import (
-    PUBLISHED,
-    Action,
-    BaselineEntry,
-    BaselineError,
-    BaselineFile,
-    BaselineStore,
-    LedgerEntry,
-    Removal,
-    empty_file,
-    rounded,
-    runs_of_platform,
-    with_runs,
-)
+from pytest_accel.storage import baselines
+from pytest_accel.storage.baselines import BaselineEntry, BaselineError, BaselineFile, BaselineStore
 from pytest_accel.storage.codec import FormatError
 from pytest_accel.storage.files import StorageError
 from pytest_accel.storage.references import PublishedError, read_study
@@ -67,25 +55,23 @@ def accept(
     found = Accepted()
     would, was = ("replace its runs by", "replaced its runs by") if replace else ("add", "added")
     for result in session.results:
-        key, place = result.key or result.benchmark, (result.disk_name, result.suite)
+        key, place = result.stored_as, (result.disk_name, result.suite)
         if not result.runs or not wanted(key):
             continue
         try:
-            file = store.read(*place) or empty_file(*place)
+            file = store.read(*place) or baselines.empty_file(*place)
             if _is_accepted(key, result, file, replace=replace):
                 text = "skipped, its runs are stored already"
             else:
                 environments = [session.environments[run.environment] for run in result.runs]
                 _check_fit(key, result, () if replace else _runs(key, file))
-                entry, runs = (
-                    _new_entry(result, reason.strip() or "preview", at),
-                    counted(len(result.runs), "run"),
-                )
+                entry = _new_entry(result, reason.strip() or "preview", at)
+                runs = counted(len(result.runs), "run")
                 if reason.strip():
                     now = store.record(*place, key, entry, environments, replace=replace)
                     text = f"{was} {runs}, it has {len(_runs(key, now))}"
                 else:
-                    with_runs(file, key, entry, environments, replace=replace)
+                    baselines.with_runs(file, key, entry, environments, replace=replace)
                     text = f"would {would} {runs}"
         except (StorageError, FormatError) as error:
             found.refused.append(printable(f"{key}: {error.problem}. {error.remedy}"))
@@ -107,16 +93,15 @@ def _new_entry(result: Result, reason: str, at: str) -> BaselineEntry:
         work_per_step=result.work_per_step,
         unit=result.unit,
         runs=result.runs,
-        ledger=(LedgerEntry(at=at, action="accept", reason=reason, runs=count, session=newest),),
+        ledger=(baselines.LedgerEntry(at=at, action="accept", reason=reason, runs=count, session=newest),),
     )
 
 
 def _is_accepted(key: str, result: Result, file: BaselineFile, *, replace: bool) -> bool:
     """Return whether the baseline has these runs already, and no others where they replace it."""
     stored = _runs(key, file)
-    return all(is_stored(run, stored) for run in result.runs) and not (
-        replace and len(stored) != len(result.runs)
-    )
+    is_whole = not replace or len(stored) == len(result.runs)
+    return is_whole and all(is_stored(run, stored) for run in result.runs)
 
 
 def _check_fit(key: str, result: Result, stored: Sequence[Run]) -> None:
@@ -162,7 +147,7 @@ def edit_baselines(
     """Edit files under their locks and return a line for each change; without a reason nothing is written."""
     lines: list[str] = []
     for file in files:
-        prior = platform_prior(runs_of_platform(store, file.platform))
+        prior = platform_prior(baselines.runs_of_platform(store, file.platform))
         apply = partial(_edited, edit=edit, prior=prior, wanted=wanted, reason=reason.strip(), at=at)
         edited, found = apply(file)
         if edited != file and reason.strip():
@@ -191,12 +176,12 @@ def _edited(
         lines.append(f"{key}: {text}")
         if new is None:
             del benchmarks[key]
-            removed.append(Removal(at=at, benchmark=key, reason=reason, runs=len(entry.runs)))
+            removed.append(baselines.Removal(at=at, benchmark=key, reason=reason, runs=len(entry.runs)))
         elif new != entry:
-            action: Action = "tolerance" if new.anchor == entry.anchor else "anchor"
+            action: baselines.Action = "tolerance" if new.anchor == entry.anchor else "anchor"
             concerned = entry.runs if action == "tolerance" else new.anchor or entry.anchor
             session, runs = entry.runs[-1].session, len(concerned)
-            line = LedgerEntry(at=at, action=action, reason=reason, runs=runs, session=session)
+            line = baselines.LedgerEntry(at=at, action=action, reason=reason, runs=runs, session=session)
             benchmarks[key] = dataclasses.replace(new, ledger=(*entry.ledger, line))
     return dataclasses.replace(file, benchmarks=benchmarks, removed=tuple(removed)), lines
 
@@ -226,7 +211,7 @@ def set_tolerance(tolerance: Tolerance, *, noisy_only: bool = False) -> EntryEdi
         new = auto_tolerance(entry.runs, prior) if tolerance == "auto" else tolerance
         if tolerance == "auto" and (problem := _refused_auto(now, new or 0.0)):
             return f"left at {percent(now.tolerance)}: {problem}", entry
-        new = None if new is None else rounded(new)
+        new = None if new is None else baselines.rounded(new)
         if new in (entry.tolerance, now.tolerance):
             return None
         then = Policy().tolerance if new is None else new
@@ -268,7 +253,7 @@ def check_baselines(
     `is_platform`: whether a folder's name is one that pytest would use.
     """
     store, move = BaselineStore(root), "Move it to the folder of its platform."
-    for path in sorted((root / PUBLISHED).glob("*.json")):
+    for path in sorted((root / baselines.PUBLISHED).glob("*.json")):
         try:
             read_study(path)
             yield path, []
@@ -283,7 +268,7 @@ def check_baselines(
             problem = f"nothing reads it: no platform of the catalogue is named {platform}"
             faults.append(BaselineError(str(path), "", problem, move))
         try:
-            file = store.read(platform, suite) or empty_file(platform, suite)
+            file = store.read(platform, suite) or baselines.empty_file(platform, suite)
             for key, entry in file.benchmarks.items():
                 problems = _entry_faults(entry, file)
                 faults += [BaselineError(str(path), key, problem, _ANEW) for problem in problems]

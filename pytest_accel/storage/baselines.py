@@ -65,8 +65,7 @@ class LedgerEntry:
     session: str  # of the newest of these runs
 
     def __post_init__(self) -> None:
-        check_time("at", self.at)
-        _check_count("runs", self.runs)
+        _check_change(self.at, self.runs)
         if self.action != "record" and not self.reason.strip():
             raise ValueError(f"reason: the action {self.action} without a reason")
 
@@ -81,8 +80,7 @@ class Removal:
     runs: int  # that were removed with it
 
     def __post_init__(self) -> None:
-        check_time("at", self.at)
-        _check_count("runs", self.runs)
+        _check_change(self.at, self.runs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,8 +98,7 @@ class BaselineEntry:
     anchor: tuple[Run, ...] = ()
 
     def __post_init__(self) -> None:
-        if not 0 < self.work_per_step <= MAX_WORK:
-            raise ValueError(f"work_per_step: {self.work_per_step!r} is not in 0 < work <= {MAX_WORK:g}")
+        check_work("work_per_step", self.work_per_step)
         check_tolerance("tolerance", self.tolerance)
         if not 1 <= len(self.runs) <= MAX_RUNS:
             raise ValueError(f"runs: {len(self.runs)} runs; a baseline has 1 to {MAX_RUNS}")
@@ -141,17 +138,23 @@ def check_time(name: str, text: str) -> None:
     except ValueError:
         time_ = None
     if time_ is None or time_.utcoffset() != UTC.utcoffset(None):
-        raise ValueError(f"{name}: {json.dumps(text)} is not a time in UTC such as 2026-01-31T09:30:00+00:00")
+        raise FormatError(name, f"{json.dumps(text)} is not a time in UTC such as 2026-01-31T09:30:00+00:00")
 
 
 def check_tolerance(name: str, tolerance: float | None) -> None:
     if tolerance is not None and not 0 < tolerance < 1:
-        raise ValueError(f"{name}: {tolerance!r} is not a fraction of the throughput between 0 and 1")
+        raise FormatError(name, f"{tolerance!r} is not a fraction of the throughput between 0 and 1")
 
 
-def _check_count(name: str, count: int) -> None:
-    if count < 1:
-        raise ValueError(f"{name}: {count} is less than 1")
+def check_work(name: str, work_per_step: float) -> None:
+    if not 0 < work_per_step <= MAX_WORK:
+        raise FormatError(name, f"{work_per_step!r} is not in 0 < work <= {MAX_WORK:g}")
+
+
+def _check_change(at: str, runs: int) -> None:
+    check_time("at", at)
+    if runs < 1:
+        raise FormatError("runs", f"{runs} is less than 1")
 
 
 # --- JSON -------------------------------------------------------------------------------------------
@@ -173,9 +176,14 @@ def parse(text: str, where: str) -> BaselineFile:
         file = decode(BaselineFile, top, derived=_DERIVED)
         check_keys(file.environments)
         for key, entry in file.benchmarks.items():
-            _check_entry(
-                entry, top["benchmarks"][key].get("configuration_hash"), file.environments, _place(key)
-            )
+            place, expected = _place(key), entry.configuration_hash
+            if top["benchmarks"][key].get("configuration_hash") != expected:
+                problem = (
+                    f"the configuration here has the hash {json.dumps(expected)}: it was changed by hand"
+                )
+                raise FormatError(f"{place}.configuration_hash", problem)
+            check_environments(entry.runs, file.environments, f"{place}.runs")
+            check_environments(entry.anchor, file.environments, f"{place}.anchor")
         return file
 
 
@@ -184,16 +192,6 @@ def check_keys(environments: Mapping[str, Environment]) -> None:
         if key != environment.key:
             problem = f"its content has the key {json.dumps(environment.key)}: it was changed by hand"
             raise FormatError(f"environments[{json.dumps(key)}]", problem)
-
-
-def _check_entry(
-    entry: BaselineEntry, stored_hash: object, environments: Mapping[str, object], place: str
-) -> None:
-    if stored_hash != entry.configuration_hash:
-        problem = f"the configuration here has the hash {json.dumps(entry.configuration_hash)}: it was changed by hand"
-        raise FormatError(f"{place}.configuration_hash", problem)
-    check_environments(entry.runs, environments, f"{place}.runs")
-    check_environments(entry.anchor, environments, f"{place}.anchor")
 
 
 def check_environments(runs: Iterable[Run], known: Mapping[str, object], place: str) -> None:
@@ -261,10 +259,7 @@ class BaselineStore:
         if text is None:
             return None
         file = parse(text, str(path))
-        for place, stored, expected in (
-            ("platform", file.platform, platform),
-            ("suite", file.suite, suite),
-        ):
+        for place, stored, expected in (("platform", file.platform, platform), ("suite", file.suite, suite)):
             if stored != expected:
                 problem = f"{stored!r} in the file of {expected!r}: was it copied or renamed?"
                 raise BaselineError(str(path), place, problem)

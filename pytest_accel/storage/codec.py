@@ -121,9 +121,7 @@ def _decode(kind: Any, value: object, place: str, derived: frozenset[str]) -> An
     if origin in {Union, types.UnionType}:
         return _one_of(arguments, value, place, derived)
     if origin is Literal:
-        if value not in arguments or isinstance(value, bool) != any(
-            isinstance(each, bool) for each in arguments
-        ):
+        if value not in arguments:
             _fail(place, f"{shown(value)} is none of {', '.join(map(str, arguments))}")
         return value
     if origin is tuple:
@@ -178,23 +176,18 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def _one_of(kinds: tuple[Any, ...], value: object, place: str, derived: frozenset[str]) -> object:
-    """Return the value as the first kind that takes it; a fault is reported as that of the last one."""
+    """Return a value of a union: of scalars, of enumerations, or of one kind and None."""
     if value is None and type(None) in kinds:
         return None
     if set(kinds) == _SCALARS:
         if isinstance(value, dict | list):
             _fail(place, f"{shown(value)} where text, a number, true, false or null is expected")
         return _decode(type(value), value, place, derived)
-    *others, last = [each for each in kinds if each is not type(None)]
-    if others and all(isinstance(each, type) and issubclass(each, Enum) for each in (*others, last)):
-        words = {each.value: each for kind in (*others, last) for each in kind}
-        return words[_decode(Literal[tuple(words)], value, place, derived)]
-    for kind in others:
-        try:
-            return _decode(kind, value, place, derived)
-        except FormatError:
-            continue
-    return _decode(last, value, place, derived)
+    others = [each for each in kinds if each is not type(None)]
+    if len(others) == 1:
+        return _decode(others[0], value, place, derived)
+    words = {each.value: each for kind in others for each in kind}
+    return words[_decode(Literal[tuple(words)], value, place, derived)]
 
 
 def _scalar(kind: type, value: object, place: str) -> object:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
-from pytest_accel.stats.comparison import Entry, Judgement, Value, configuration_changes, figures, judged
+from pytest_accel.stats.comparison import Judgement, Value, configuration_changes, figures, judged
+from pytest_accel.stats.environment import Environment
 from pytest_accel.stats.gate import THROUGHPUT, Outcome
 from pytest_accel.stats.metric_gates import DESCRIPTIVE, less_is_better
 from pytest_accel.stats.quantities import counted, did_you_mean
-from pytest_accel.stats.results import Ending, Result, SessionResults
-from pytest_accel.storage.baselines import (
-    MAX_BYTES,
-    PUBLISHED,
-    BaselineError,
-    BaselineFile,
-    BaselineStore,
-    parse,
-)
+from pytest_accel.stats.results import Ending, Result
+from pytest_accel.stats.run import short_name
+from pytest_accel.storage import baselines
+from pytest_accel.storage.baselines import BaselineError, BaselineFile, BaselineStore
 from pytest_accel.storage.codec import loads
 from pytest_accel.storage.files import StorageError, format_errors, read_text
 from pytest_accel.storage.results import ResultsError, read_results_text
@@ -40,7 +36,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
 DEFAULT = ("throughput", "energy", "scaling", "mfu")  # where no metric is named
 _LESS = frozenset({"step_time", "first_step_time", "epoch_time", "energy", "peak_memory", "warmup_time"})
 
-Group = dict[int, Entry]  # entries of one workload, by the position of their side
+Values = Mapping[str, Mapping[str, Value]]  # of one side: by key, then by metric
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +47,8 @@ class Side:
     group: str  # the set that it belongs to
     platform: str
     about: str = ""  # where it comes from, in words
-    entries: Mapping[str, Entry] = field(default_factory=dict)  # by key
+    results: Mapping[str, Result] = field(default_factory=dict)  # by key
+    environments: Mapping[str, Environment] = field(default_factory=dict)  # of their runs, by key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +76,6 @@ class Judged:
     """A benchmark of a later set against the same of the first."""
 
     key: str
-    name: str
     side: Side
     baseline: Side
     judgement: Judgement
@@ -102,23 +98,24 @@ def compare(
 ) -> Comparison:
     """Match the rows of all sides, compute ratios to the first, and judge comparable runs."""
     held_to = tuple(_counterpart(side, sides) or 0 for side in sides)
-    groups = [group for group in matched(sides) if any(wanted(entry.key) for entry in group.values())]
-    shown = _metrics(metrics, groups)
-    rows = [row for metric in shown for group in groups for row in _rows(group, metric, held_to)]
+    keys = [key for key in dict.fromkeys(key for side in sides for key in side.results) if wanted(key)]
+    values: list[Values] = [
+        {
+            key: figures(each.runs, each.work_per_step, each.unit)
+            for key, each in side.results.items()
+            if each.runs
+        }
+        for side in sides
+    ]
+    present = {metric for of_side in values for key in keys for metric in of_side.get(key, ())}
+    shown = _metrics(metrics, present) if keys else []
+    rows = [row for metric in shown for key in keys for row in _rows(key, metric, sides, values, held_to)]
     return Comparison(
         sides=tuple(sides),
         held_to=held_to,
         rows=tuple(rows),
-        judged=tuple(_judged(groups, sides, tolerance)),
+        judged=tuple(_judged(keys, sides, tolerance)),
     )
-
-
-def matched(sides: Sequence[Side]) -> list[Group]:
-    groups: dict[str, Group] = {}
-    for index, side in enumerate(sides):
-        for key, entry in side.entries.items():
-            groups.setdefault(key, {})[index] = entry
-    return list(groups.values())
 
 
 # --- ratios -----------------------------------------------------------------------------------------
@@ -132,41 +129,35 @@ def _counterpart(side: Side, sides: Sequence[Side]) -> int | None:
     return next((index for index in first if sides[index].platform == side.platform), None)
 
 
-def _metrics(wanted: Sequence[str], groups: Sequence[Group]) -> list[str]:
-    present = list(dict.fromkeys(metric for group in groups for e in group.values() for metric in e.values))
-    if wanted:
-        chosen = [metric for name in wanted for metric in CHOICES.get(name, (name,))]
-        found = [metric for metric in chosen if metric in present]
-        if groups and not found:
-            names = {metric: name for name, metrics in CHOICES.items() for metric in metrics}
-            known = ", ".join(sorted({names.get(metric, metric) for metric in present}))
-            raise ValueError(f"--metric {' '.join(wanted)}: nothing here has it. There are: {known}.")
-        return found
-    return [metric for name in DEFAULT for metric in CHOICES[name] if metric in present]
+def _metrics(wanted: Sequence[str], present: Collection[str]) -> list[str]:
+    """Return the metrics that are asked for, or the default, and that anything has."""
+    found = [
+        metric for name in wanted or DEFAULT for metric in CHOICES.get(name, (name,)) if metric in present
+    ]
+    if wanted and not found:
+        names = {metric: name for name, metrics in CHOICES.items() for metric in metrics}
+        known = ", ".join(sorted({names.get(metric, metric) for metric in present}))
+        raise ValueError(f"--metric {' '.join(wanted)}: nothing here has it. There are: {known}.")
+    return found
 
 
-def _rows(group: Group, metric: str, held_to: Sequence[int]) -> Iterator[Row]:
-    first = next(iter(group.values()))
-    for unit in dict.fromkeys(e.values[metric].unit for e in group.values() if metric in e.values):
-        shown = {
-            index: entry
-            for index, entry in group.items()
-            if metric in entry.values and entry.values[metric].unit == unit
-        }
-        cells = tuple(_cell(index, at, shown, metric) for index, at in enumerate(held_to))
-        yield Row(key=first.key, name=first.name, metric=metric, unit=unit, cells=cells)
-
-
-def _cell(index: int, at: int, shown: Group, metric: str) -> Cell:
-    if index not in shown:
-        return Cell()
-    value = shown[index].values[metric]
-    if at == index or at not in shown:
-        return Cell(value=value)
-    differs = ", ".join(configuration_changes(shown[at], shown[index]))
-    return Cell(
-        value=value, ratio=_ratio(value.value, shown[at].values[metric].value, metric), differs=differs
-    )
+def _rows(
+    key: str, metric: str, sides: Sequence[Side], values: Sequence[Values], held_to: Sequence[int]
+) -> Iterator[Row]:
+    """Yield a row for each unit that the sides have the metric in."""
+    found = [of_side.get(key, {}).get(metric) for of_side in values]
+    for unit in dict.fromkeys(each.unit for each in found if each):
+        shown = [each if each and each.unit == unit else None for each in found]
+        cells = []
+        for index, at in enumerate(held_to):
+            mine, theirs = shown[index], shown[at]
+            if mine is None or theirs is None or at == index:
+                cells.append(Cell(value=mine))
+            else:
+                changes = configuration_changes(sides[at].results[key], sides[index].results[key])
+                ratio = _ratio(mine.value, theirs.value, metric)
+                cells.append(Cell(value=mine, ratio=ratio, differs=", ".join(changes)))
+        yield Row(key=key, name=short_name(key), metric=metric, unit=unit, cells=tuple(cells))
 
 
 def _ratio(mine: float, theirs: float, metric: str) -> float | None:
@@ -180,23 +171,24 @@ def _ratio(mine: float, theirs: float, metric: str) -> float | None:
 # --- the gate ---------------------------------------------------------------------------------------
 
 
-def _judged(groups: Sequence[Group], sides: Sequence[Side], tolerance: float | None) -> Iterator[Judged]:
+def _judged(keys: Sequence[str], sides: Sequence[Side], tolerance: float | None) -> Iterator[Judged]:
     """Yield a judgement for each benchmark of the first set and each later set of the same platform."""
-    for index, side in enumerate(sides):
-        before = _counterpart(side, sides)
-        if before is None:
+    for side in sides:
+        at = _counterpart(side, sides)
+        if at is None:
             continue
-        for group in groups:
-            if before in group and group[before].runs:
-                old, new = group[before], group.get(index)
-                judgement = (
-                    judged(old, new, tolerance)
-                    if new and new.key == old.key
-                    else Judgement(why_not="it is missing there", status="missing")
-                )
-                yield Judged(
-                    key=old.key, name=old.name, side=side, baseline=sides[before], judgement=judgement
-                )
+        before = sides[at]
+        environments = {**before.environments, **side.environments}
+        for key in keys:
+            old, new = before.results.get(key), side.results.get(key)
+            if old is None or not old.runs:
+                continue
+            judgement = (
+                judged(old, new, environments, tolerance)
+                if new
+                else Judgement(why_not="it is missing there", status="missing")
+            )
+            yield Judged(key=key, side=side, baseline=before, judgement=judgement)
 
 
 # --- sources ----------------------------------------------------------------------------------------
@@ -206,7 +198,7 @@ class SourceError(ValueError):
     """A name that means no set; the message says what there is and what to write."""
 
 
-def read_sources(names: Sequence[str], baselines: Path) -> list[Side]:
+def read_sources(names: Sequence[str], root: Path) -> list[Side]:
     """Return the sides of each name, in that order, with distinct labels."""
     if twice := [name for index, name in enumerate(names) if name in names[:index]]:
         raise SourceError(f"{twice[0]!r} is named twice: compared with itself it is the same.")
@@ -218,37 +210,59 @@ def read_sources(names: Sequence[str], baselines: Path) -> list[Side]:
         titles = list(names)
     found = []
     for name, title in zip(names, titles, strict=True):
-        sides = find_source(name, baselines)
+        sides = find_source(name, root)
         for side in sides:
             label = f"{title} {side.platform}" if len(sides) > 1 else title
             found.append(replace(side, label=label if len(names) > 1 else side.platform, group=title))
     return found
 
 
-def find_source(name: str, baselines: Path) -> tuple[Side, ...]:
+def find_source(name: str, root: Path) -> tuple[Side, ...]:
     """Return what a name means: a platform, else a path, which `./` says outright."""
     path = Path(name)
-    platform = baselines / (name if path.exists() else BaselineStore(baselines).platform(name))
-    if name and "/" not in name and name not in (PUBLISHED, ".", "..") and platform.is_dir():
-        return _of_files(name, read_folder(platform), f"baselines in {platform}")
-    if not name or not path.exists():
-        raise SourceError(_unknown(name, baselines))
+    platform = root / (name if path.exists() else BaselineStore(root).platform(name))
+    if name and "/" not in name and name not in (baselines.PUBLISHED, ".", "..") and platform.is_dir():
+        path = platform
+    elif not name or not path.exists():
+        known = BaselineStore(root).platforms()
+        there = f"Platforms in {root}: {', '.join(known)}" if known else f"{root} holds no baselines"
+        remedy = "Name a platform, a folder of baselines, or a file of --accel-json."
+        raise SourceError(f"{name!r} is nothing to compare.{did_you_mean(name, known)} {there}. {remedy}")
     if path.is_dir():
-        return _of_files(name, read_folder(path), f"baselines in {path}")
+        return _sides(name, f"baselines in {path}", *_stored(read_folder(path)))
     text = read_results_text(path)
     if _is_baseline(text, name, ResultsError):
-        return _of_files(name, [parse(text, name)], f"baselines in {path}")
-    return _of_results(name, parse_results(text, name))
+        return _sides(name, f"baselines in {path}", *_stored([baselines.parse(text, name)]))
+    session = parse_results(text, name)
+    about = f"results of session {session.session}" + (f" of {session.at}" if session.at else "")
+    return _sides(name, about, session.results, session.environments)
 
 
-def _unknown(name: str, baselines: Path) -> str:
-    platforms = BaselineStore(baselines).platforms()
-    there = (
-        f"Platforms in {baselines}: {', '.join(platforms)}"
-        if platforms
-        else f"{baselines} holds no baselines"
+def _sides(
+    name: str, about: str, results: Iterable[Result], environments: Mapping[str, Environment]
+) -> tuple[Side, ...]:
+    """Return the results of each platform, also those without runs: a comparison must show what failed."""
+    platforms: dict[str, dict[str, Result]] = {}
+    for result in results:
+        if result.status is not Outcome.VANISHED and not result.is_platform:
+            platforms.setdefault(result.disk_name, {})[result.stored_as] = result
+    unplaced = platforms.pop("", {})  # failed before its platform was known: listed with every platform
+    failed = {key: each for key, each in unplaced.items() if each.measured_as is Ending.FAILED}
+    counts = {platform: sum(bool(each.runs) for each in of.values()) for platform, of in platforms.items()}
+    if not any(counts.values()):
+        raise SourceError(f"{name}: its session measured nothing, so that there is nothing to compare.")
+    return tuple(
+        Side(
+            label=name,
+            group=name,
+            platform=platform,
+            about=f"{counted(count, 'benchmark')}, {about}",
+            results={**failed, **platforms[platform]},
+            environments=environments,
+        )
+        for platform, count in counts.items()
+        if count
     )
-    return f"{name!r} is nothing to compare.{did_you_mean(name, platforms)} {there}. Name a platform, a folder of baselines, or a file of --accel-json."
 
 
 # --- baselines --------------------------------------------------------------------------------------
@@ -265,12 +279,12 @@ def read_folder(folder: Path) -> list[BaselineFile]:
         )
     found = []
     for path in paths:
-        text = read_text(path, BaselineError, MAX_BYTES)
+        text = read_text(path, BaselineError, baselines.MAX_BYTES)
         # Not the store's own error, which says to restore or delete the file: it may be something else.
         if text is not None and not _is_baseline(text, str(path)):
             raise SourceError(f"{path} is no baseline, so that {folder} is no folder of baselines.")
         if text is not None:
-            found.append(parse(text, str(path)))
+            found.append(baselines.parse(text, str(path)))
     return found
 
 
@@ -281,78 +295,20 @@ def _is_baseline(text: str, where: str, error: type[StorageError] = BaselineErro
     return isinstance(top, dict) and "suite" in top and "kind" not in top
 
 
-def _of_files(name: str, files: Sequence[BaselineFile], about: str) -> tuple[Side, ...]:
-    platforms: dict[str, dict[str, Entry]] = {}
-    for file in files:
-        entries = platforms.setdefault(file.platform, {})
-        for key, entry in file.benchmarks.items():
-            entries[key] = Entry(
-                key=key,
-                name=short_name(key),
-                values=figures(entry.runs, entry.work_per_step, entry.unit),
-                configuration=entry.configuration,
-                work_per_step=entry.work_per_step,
-                unit=entry.unit,
-                tolerance=entry.tolerance,
-                runs=entry.runs,
-                environments=file.environments,
-            )
-    return _measured_sides(name, platforms, about)
-
-
-def short_name(key: str) -> str:
-    """Return a benchmark's key without the path of its file."""
-    return key.partition("::")[2] or key
-
-
-def _measured_sides(name: str, platforms: Mapping[str, Mapping[str, Entry]], about: str) -> tuple[Side, ...]:
-    return tuple(
-        Side(
-            label=name,
-            group=name,
-            platform=platform,
-            about=f"{counted(sum(1 for entry in entries.values() if entry.runs), 'benchmark')}, {about}",
-            entries=entries,
+def _stored(files: Sequence[BaselineFile]) -> tuple[list[Result], dict[str, Environment]]:
+    """Return stored benchmarks as results that were recorded, and the environments of their runs."""
+    results = [
+        Result(
+            benchmark=key,
+            disk_name=file.platform,
+            status=Ending.RECORDED,
+            configuration=entry.configuration,
+            work_per_step=entry.work_per_step,
+            unit=entry.unit,
+            tolerance=entry.tolerance,
+            runs=entry.runs,
         )
-        for platform, entries in platforms.items()
-    )
-
-
-# --- results ----------------------------------------------------------------------------------------
-
-
-def _of_results(name: str, session: SessionResults) -> tuple[Side, ...]:
-    platforms: dict[str, dict[str, Entry]] = {}
-    for result in session.results:
-        if result.status is not Outcome.VANISHED and not result.is_platform:
-            entry = _entry_of(result, session)
-            platforms.setdefault(result.disk_name, {})[entry.key] = entry
-    unplaced = platforms.pop("", {})  # failed before its platform was known: listed with every platform
-    failed = {key: each for key, each in unplaced.items() if each.status is Ending.FAILED}
-    measured = {
-        platform: {**failed, **entries}
-        for platform, entries in platforms.items()
-        if any(entry.runs for entry in entries.values())
-    }
-    if not measured:
-        raise SourceError(f"{name}: its session measured nothing, so that there is nothing to compare.")
-    about = f"results of session {session.session}" + (f" of {session.at}" if session.at else "")
-    return _measured_sides(name, measured, about)
-
-
-def _entry_of(result: Result, session: SessionResults) -> Entry:
-    """Return the entry of a result, also of one without runs: a comparison must show what failed."""
-    key = result.key or result.benchmark
-    return Entry(
-        key=key,
-        name=short_name(key),
-        values=figures(result.runs, result.work_per_step, result.unit) if result.runs else {},
-        status=result.measured_as,
-        configuration=result.configuration,
-        work_per_step=result.work_per_step,
-        unit=result.unit,
-        tolerance=result.tolerance,
-        gates={verdict.of: verdict.tolerance for verdict in result.verdicts[1:]},
-        runs=result.runs,
-        environments=session.environments,
-    )
+        for file in files
+        for key, entry in file.benchmarks.items()
+    ]
+    return results, {key: each for file in files for key, each in file.environments.items()}

@@ -180,19 +180,13 @@ def relative_path(directory: Path, path: Path) -> Path:
 @contextmanager
 def locked(path: Path, timeout_s: float, kind: type[StorageError]) -> Iterator[Callable[[bytes], None]]:
     """Keep other processes from writing a file, and yield the function that replaces it."""
-    with _write_errors(path, kind):
+    try:
         # A link to shared storage stays a link: its target is what is locked and replaced.
         target = Path(os.path.realpath(path))
         target.parent.mkdir(parents=True, exist_ok=True)
         with _folder_lock(target.parent, path, timeout_s, kind):
             remove_temporaries(target)
             yield lambda data: replace_file(target, data)
-
-
-@contextmanager
-def _write_errors(path: Path, kind: type[StorageError]) -> Iterator[None]:
-    try:
-        yield
     except OSError as error:
         remedy = (
             f"Make room, and make {path.parent} a folder that user {os.geteuid()} can write, on a file system with locks; "

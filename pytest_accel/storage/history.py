@@ -13,14 +13,13 @@ import shlex
 import sqlite3
 import stat
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
-from pytest_accel.stats.changepoints import MIN_VALUES, SEASON, ChangePoint, change_points
 from pytest_accel.stats.comparison import was_slowed, why_unusable
 from pytest_accel.stats.environment import fingerprint
 from pytest_accel.stats.gate import Policy, centre, slowest_loss
@@ -133,23 +132,6 @@ class Point:
         return self.slowest_loss > (self.tolerance or Policy().tolerance)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trend:
-    """A series, the oldest point first, and the change points of its throughput."""
-
-    points: tuple[Point, ...]
-    changes: tuple[ChangePoint, ...]
-
-    @property
-    def is_too_short(self) -> bool:
-        """Whether nothing was found because nothing could be."""
-        return len(self.points) < MIN_VALUES
-
-
-def trend(points: Sequence[Point]) -> Trend:
-    return Trend(points=tuple(points), changes=change_points([point.throughput for point in points]))
-
-
 @dataclass(frozen=True, slots=True)
 class History:
     """The history of one file. Each call opens and closes it, so that no process holds it for long."""
@@ -172,24 +154,12 @@ class History:
                 (session.session, at_s, json.dumps(encode(SessionFacts.of(checked))), document),
             )
             if row.rowcount:
-                measured = [
-                    each
+                points = [
+                    (row.lastrowid, at_s, each.disk_name, each.stored_as, _point(checked, each))
                     for each in checked.results
                     if not why_unusable(each.measured_as, each.runs) and not any(map(was_slowed, each.runs))
                 ]
-                connection.executemany(
-                    "INSERT INTO points VALUES (?, ?, ?, ?, ?)",
-                    [
-                        (
-                            row.lastrowid,
-                            at_s,
-                            each.disk_name,
-                            each.key or each.benchmark,
-                            _point(checked, each),
-                        )
-                        for each in measured
-                    ],
-                )
+                connection.executemany("INSERT INTO points VALUES (?, ?, ?, ?, ?)", points)
         return bool(row.rowcount)
 
     def sessions(self, limit: int | None = None) -> tuple[SessionFacts, ...]:
@@ -240,9 +210,6 @@ class History:
                 (platform, key, -1 if limit is None else limit),
             ).fetchall()
         return tuple(self._decoded(Point, row[0], "points") for row in reversed(found))
-
-    def trend(self, key: str, platform: str, nights: int = SEASON) -> Trend:
-        return trend(self.series(key, platform, nights))
 
     # --- values -------------------------------------------------------------------------------------
 

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from pytest_accel.stats.environment import Environment
-from pytest_accel.stats.results import Result, SessionResults
-from pytest_accel.storage.baselines import (
-    MAX_WORK,
-    check_environments,
-    check_keys,
-    check_time,
-    check_tolerance,
-)
+from pytest_accel.stats.results import SessionResults
+from pytest_accel.storage import baselines
 from pytest_accel.storage.codec import FormatError, check_version, decode, encode, loads
 from pytest_accel.storage.codec import render as render_json
 from pytest_accel.storage.files import StorageError, format_errors, is_special_file, read_text, write_atomic
@@ -85,26 +77,13 @@ def parse(text: str, where: str) -> SessionResults:
             raise FormatError("", "this is no file of results", _REMEDY)
         check_version(top, SCHEMA_VERSION, "a file of results")
         session = decode(SessionResults, top, derived=_DERIVED)
-        _check(check_time, "at", session.at)
-        check_keys(session.environments)
+        baselines.check_time("at", session.at)
+        baselines.check_keys(session.environments)
         for index, result in enumerate(session.results):
-            _check_result(result, session.environments, f"results[{index}]")
+            place = f"results[{index}]"
+            if result.runs or result.baseline:
+                baselines.check_work(f"{place}.work_per_step", result.work_per_step)
+            baselines.check_tolerance(f"{place}.tolerance", result.tolerance)
+            baselines.check_environments(result.runs, session.environments, f"{place}.runs")
+            baselines.check_environments(result.baseline, session.environments, f"{place}.baseline")
     return session
-
-
-def _check(check: Callable[[str, Any], None], place: str, value: object) -> None:
-    try:
-        check(place, value)
-    except ValueError as error:
-        raise FormatError(place, str(error).removeprefix(f"{place}: ")) from None
-
-
-def _check_result(result: Result, environments: Mapping[str, Environment], place: str) -> None:
-    if (result.runs or result.baseline) and not 0 < result.work_per_step <= MAX_WORK:
-        raise FormatError(
-            f"{place}.work_per_step",
-            f"{result.work_per_step!r} is not in 0 < work <= {MAX_WORK:g}, and there are runs",
-        )
-    _check(check_tolerance, f"{place}.tolerance", result.tolerance)
-    check_environments(result.runs, environments, f"{place}.runs")
-    check_environments(result.baseline, environments, f"{place}.baseline")

@@ -10,7 +10,6 @@ import pytest
 from pytest_accel.report.page import ReportError, read_plotly_js, render_page
 from pytest_accel.stats.gate import Estimate, Outcome
 from pytest_accel.stats.results import Ending, ReferenceFigure, SessionResults
-from pytest_accel.storage.history import trend
 from tests.support.kernels import lost_attention
 from tests.support.results import SESSION, hostile, make_result, make_session, many, nights
 
@@ -22,15 +21,13 @@ PLOTLESS = b"window.Plotly = { react() {}, purge() {} };"
 def past(session: SessionResults):
     """Sixty nights of each, and this session at their end."""
     return {
-        (result.key, result.disk_name): trend(
-            [
-                SimpleNamespace(at=at, session=name, revision="9c31d89", throughput=value)
-                for at, name, value in (
-                    *((at, f"night-{i}", value) for i, (at, value) in enumerate(nights(result))),
-                    (session.at, SESSION, result.throughput),
-                )
-            ]
-        )
+        (result.key, result.disk_name): [
+            SimpleNamespace(at=at, session=name, revision="9c31d89", throughput=value)
+            for at, name, value in (
+                *((at, f"night-{i}", value) for i, (at, value) in enumerate(nights(result))),
+                (session.at, SESSION, result.throughput),
+            )
+        ]
         for result in session.results
         if result.runs
     }

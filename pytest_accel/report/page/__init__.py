@@ -16,25 +16,16 @@ from functools import cache
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from pytest_accel.report import verdicts
 from pytest_accel.report.page.plots import MOST_ROUNDS, Nights, past, rounds, sweeps
 from pytest_accel.report.page.rows import details, from_to, shortened, table, unbroken
 from pytest_accel.report.terminal import way_out
-from pytest_accel.report.verdicts import (
-    VERDICTS,
-    deciding,
-    doctor_line,
-    finding_subject,
-    headline_of,
-    in_order,
-    needs_attention,
-    pressing_findings,
-    rank,
-    remedy,
-    shown_status,
-)
-from pytest_accel.stats.environment import TITLES, VARIABLE_PREFIX, Environment, safe_arguments
+from pytest_accel.report.verdicts import VERDICTS
+from pytest_accel.stats.changepoints import SEASON
+from pytest_accel.stats.environment import Environment, by_likelihood, safe_arguments, title_of
 from pytest_accel.stats.gate import Outcome
 from pytest_accel.stats.quantities import seconds
 from pytest_accel.stats.results import Result, SessionResults, Status
@@ -44,7 +35,7 @@ from pytest_accel.storage.files import write_atomic
 if TYPE_CHECKING:
     from jinja2 import Template
 
-    from pytest_accel.storage.history import Trend
+    from pytest_accel.storage.history import Point
 
 SCRIPTS = ("dom.js", "theme.js", "plotly.js", "figures.js", "details.js", "table.js", "start.js")
 FAILURES_SHOWN = 6  # the others unfold
@@ -70,25 +61,22 @@ class ReportError(ValueError):
 
 def write_page(path: Path, session: SessionResults, *, history: Path | None = None) -> None:
     """Write the whole page or nothing. A history that cannot be read costs its plots; the page says so."""
-    library, trends = read_plotly_js(), {}  # first: without the library there is no page
+    library = read_plotly_js()  # first: without it there is no page
+    series: dict[SeriesKey, Sequence[Point]] = {}
     try:
-        trends = _trends(session, history)
+        if history is not None and history.is_file():
+            from pytest_accel.storage.history import History
+
+            for key in sorted({_key(result) for result in session.results if result.runs}):
+                series[key] = History(history).series(*key, SEASON)
     except (ValueError, OSError) as error:  # it names file, place and remedy
         session = replace(session, remarks=(*session.remarks, str(error)))
-    write_atomic(path, render_page(session, plotly_js=library, history=trends))
-
-
-def _trends(session: SessionResults, path: Path | None) -> dict[SeriesKey, Trend]:
-    if path is None or not path.is_file():
-        return {}
-    from pytest_accel.storage.history import History
-
-    keys = {_key(result) for result in session.results if result.runs}
-    return {key: History(path).trend(*key) for key in sorted(keys)}
+        series = {}
+    write_atomic(path, render_page(session, plotly_js=library, history=series))
 
 
 def _key(result: Result) -> SeriesKey:
-    return result.key or result.benchmark, result.disk_name
+    return result.stored_as, result.disk_name
 
 
 def read_plotly_js() -> bytes:
@@ -108,11 +96,14 @@ def read_plotly_js() -> bytes:
 
 
 def render_page(
-    session: SessionResults, *, plotly_js: bytes, history: Mapping[SeriesKey, Trend] | None = None
+    session: SessionResults,
+    *,
+    plotly_js: bytes,
+    history: Mapping[SeriesKey, Sequence[Point]] = MappingProxyType({}),
 ) -> str:
     """Return the whole page; the same input gives the same text."""
     nights: Nights = {}
-    pasts = [past(result, (history or {}).get(_key(result)), nights) for result in session.results]
+    pasts = [past(result, history.get(_key(result), ()), nights) for result in session.results]
     runs = sum(len(result.runs) + len(result.baseline) for result in session.results)
     most = max(2, min(MOST_ROUNDS, DRAWN_ROUNDS // max(1, runs)))
     thinned = (
@@ -204,10 +195,10 @@ def _template() -> Template:
 
 
 def _context(session: SessionResults) -> dict[str, object]:
-    failures = in_order(session.failures)
+    failures = verdicts.in_order(session.failures)
     concerned = failures or [each for each in session.results if each.status is Outcome.INCONCLUSIVE]
-    counts = Counter(map(shown_status, session.results))
-    pressing = pressing_findings(session.findings)
+    counts = Counter(map(verdicts.shown_status, session.results))
+    pressing = verdicts.pressing_findings(session.findings)
     calm = [each for each in session.findings if each not in pressing]
     known = sum(each.get("known", True) is not False for each in calm)
     position = {id(result): index for index, result in enumerate(session.results)}
@@ -215,18 +206,27 @@ def _context(session: SessionResults) -> dict[str, object]:
     told = {line.status for each in session.results for line in each.lines if line.status}
     return {
         "session": session,
-        "headline": headline_of(session),
-        "tally": [(status.value, VERDICTS[status], counts[status]) for status in sorted(counts, key=rank)],
+        "headline": verdicts.headline_of(session),
+        "tally": [
+            (status.value, VERDICTS[status], counts[status]) for status in sorted(counts, key=verdicts.rank)
+        ],
         "failures": [
-            (position[id(result)], shown_status(result).value, VERDICTS[shown_status(result)], result)
+            (
+                position[id(result)],
+                verdicts.shown_status(result).value,
+                VERDICTS[verdicts.shown_status(result)],
+                result,
+            )
             for result in failures
         ],
         "failures_shown": FAILURES_SHOWN,
         "names_shown": _NAMES_SHOWN,
-        "outcomes": [(status.value, VERDICTS[status]) for status in sorted(told | counts.keys(), key=rank)],
+        "outcomes": [
+            (status.value, VERDICTS[status]) for status in sorted(told | counts.keys(), key=verdicts.rank)
+        ],
         "suspects": _changes(concerned, _CHANGES_SHOWN),
         "unchanged": any(result.runs and result.baseline for result in concerned),
-        "doctor_line": doctor_line(session.findings) if concerned else "",
+        "doctor_line": verdicts.doctor_line(session.findings) if concerned else "",
         "attention": _attention(session),
         "all_changes": _changes(session.results),
         "was_compared": any(result.baseline for result in session.results),
@@ -252,18 +252,17 @@ def _changes(results: Sequence[Result], most: int | None = None) -> dict[str, ob
 def _attention(session: SessionResults) -> list[dict[str, object]]:
     """Return a group for each status that failed nothing and is not resolved: how many, what it means, what to do."""
     groups: dict[Status, list[Result]] = {}
-    for result in in_order(filter(needs_attention, session.results)):
+    for result in verdicts.in_order(filter(verdicts.needs_attention, session.results)):
         groups.setdefault(result.status, []).append(result)
     found = []
     for members in groups.values():
         status, row = members[0].status, VERDICTS[members[0].status]
         is_open = status is Outcome.INCONCLUSIVE
-        asked = remedy(members, session.command, session.results)
+        asked = verdicts.remedy(members, session.command, session.results)
         found.append(
             {
                 "status": status.value,
                 "row": row,
-                "count": len(members),
                 "members": members,
                 "text": row.meaning if is_open else f"{row.meaning} {row.remedy}".strip(),
                 "questions": _open_questions(members) if is_open else [],
@@ -278,7 +277,7 @@ def _open_questions(members: Sequence[Result]) -> list[tuple[str, list[tuple[str
     groups: dict[str, list[tuple[str, str]]] = {}
     for each in members:
         common, text = "", each.text
-        for verdict in deciding(each)[:1]:
+        for verdict in verdicts.deciding(each)[:1]:
             own = re.compile(f"[:;] {re.escape(way_out(verdict)[1])}")
             if own.search(text):  # an upgrade's text has a remedy of its own
                 common, text = way_out(verdict, "what its noise resolves")[1], own.sub("", text, count=1)
@@ -290,14 +289,12 @@ def _finding(finding: Mapping[str, Scalar]) -> dict[str, str]:
     level = str(finding.get("level", "ok")) if finding.get("known", True) is not False else "unknown"
     tone, icon = _LEVELS.get(level, ("mute", "dash"))
     texts = {name: str(finding.get(name) or "") for name in ("group", "text", "remedy")}
-    return {"level": level, "tone": tone, "icon": icon, "subject": finding_subject(finding), **texts}
+    return {"level": level, "tone": tone, "icon": icon, "subject": verdicts.finding_subject(finding), **texts}
 
 
 def _facts(found: Environment) -> list[tuple[str, str]]:
-    order = {name: index for index, name in enumerate(TITLES)}
     values = {**found.context, **found.identity}
-    names = sorted(values, key=lambda name: (order.get(name, len(order)), name))
-    return [(TITLES.get(name, name.removeprefix(VARIABLE_PREFIX)), values[name]) for name in names]
+    return [(title_of(name), values[name]) for name in sorted(values, key=by_likelihood)]
 
 
 def _moment(text: str) -> str:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pytest_accel.report.history import unchanged
+from pytest_accel.report.history import changes_of, unchanged
 from pytest_accel.report.terminal import changed
 from pytest_accel.stats.comparison import was_slowed
 from pytest_accel.stats.gate import THROUGHPUT, Outcome, Policy, interval
@@ -15,7 +15,7 @@ from pytest_accel.stats.results import Result
 from pytest_accel.stats.run import Run
 
 if TYPE_CHECKING:  # SQLite is loaded only where it is needed
-    from pytest_accel.storage.history import Trend
+    from pytest_accel.storage.history import Point
 
 _DIGITS = 6  # of what is only drawn: a pixel is a thousandth of a plot
 MOST_ROUNDS = 60  # of a run
@@ -69,9 +69,9 @@ def thinned(values: Sequence[float], most: int) -> Sequence[float]:
     return [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]
 
 
-def past(result: Result, trend: Trend | None, nights: Nights) -> dict[str, object] | None:
+def past(result: Result, points: Sequence[Point], nights: Nights) -> dict[str, object] | None:
     """Return the newest values of the history and where they changed; None for fewer than two."""
-    if trend is None or len(trend.points) < 2:
+    if len(points) < 2:
         return None
     left_out = ""
     if any(map(was_slowed, result.runs)):
@@ -81,10 +81,9 @@ def past(result: Result, trend: Trend | None, nights: Nights) -> dict[str, objec
     return {
         "unit": f"{result.unit}/s",
         "nights": [
-            nights.setdefault((point.at, point.session, point.revision[:12]), len(nights))
-            for point in trend.points
+            nights.setdefault((point.at, point.session, point.revision[:12]), len(nights)) for point in points
         ],
-        "throughput": [drawn(point.throughput) for point in trend.points],
+        "throughput": [drawn(point.throughput) for point in points],
         "changes": [
             {
                 "index": found.index,
@@ -92,9 +91,9 @@ def past(result: Result, trend: Trend | None, nights: Nights) -> dict[str, objec
                 "after": drawn(found.after),
                 "text": changed(-found.relative),
             }
-            for found in trend.changes
+            for found in changes_of(points)
         ],
-        "unchanged": unchanged(trend),
+        "unchanged": unchanged(points),
         "left_out": left_out,
     }
 
@@ -104,7 +103,9 @@ def past(result: Result, trend: Trend | None, nights: Nights) -> dict[str, objec
 
 def sweeps(results: Sequence[Result]) -> list[dict[str, object]]:
     """Return throughput over batch size, a plot a workload, a line a platform and configuration, each beside its baseline's."""
-    workloads: dict[tuple[str, str], dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
+    workloads: dict[tuple[str, str], dict[tuple[str, ...], list[Result]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
     for result in results:
         if result.runs and _batch(result):
             workloads[_workload(result), result.unit][_line(result)].append(result)
@@ -164,18 +165,16 @@ def _workload(result: Result) -> str:
     return " ".join(str(part) for part in parts if part) or result.name.partition("[")[0]
 
 
-def _line(result: Result) -> str:
+def _line(result: Result) -> tuple[str, ...]:
     """Return what the members of one line share: all but the batch size."""
-    shared = sorted((name, value) for name, value in result.configuration.items() if name not in _FOLLOWS)
-    parts = [f"{name}={value}" for name, value in shared]
-    return "\0".join([result.platform, result.name.partition("[")[0], *parts])
+    shared = (f"{name}={value}" for name, value in result.configuration.items() if name not in _FOLLOWS)
+    return result.platform, result.name.partition("[")[0], *sorted(shared)
 
 
-def _line_names(lines: Mapping[str, Sequence[Result]]) -> dict[str, Sequence[Result]]:
+def _line_names(lines: Mapping[tuple[str, ...], Sequence[Result]]) -> dict[str, Sequence[Result]]:
     """Name each line by its platform and by what its configuration has and another's has not."""
-    keys = {name: name.split("\0") for name in lines}
-    common = set.intersection(*map(set, keys.values()))
+    common = set.intersection(*map(set, lines))
     return {
-        ", ".join([parts[0], *(part for part in parts[1:] if part not in common)]): lines[name]
-        for name, parts in keys.items()
+        ", ".join([platform, *(part for part in parts if part not in common)]): line
+        for (platform, *parts), line in lines.items()
     }

@@ -9,25 +9,18 @@ from functools import partial
 from statistics import median
 from typing import TypeAlias
 
+from pytest_accel.report import verdicts
 from pytest_accel.report.columns import COLUMNS as RESULT_COLUMNS
 from pytest_accel.report.columns import units_per_wh
 from pytest_accel.report.comparison import KERNEL_HEADINGS, kernel_rows, waterfall
 from pytest_accel.report.terminal import change
-from pytest_accel.report.verdicts import (
-    VERDICTS,
-    deciding,
-    in_order,
-    next_commands,
-    rank,
-    shown_status,
-    status_word,
-)
+from pytest_accel.report.verdicts import VERDICTS
 from pytest_accel.stats.causes import cause_lines, lost
 from pytest_accel.stats.gate import THROUGHPUT, Outcome, Verdict
 from pytest_accel.stats.metric_gates import is_rate, less_is_better, shown_name
 from pytest_accel.stats.quantities import ASSUMED, counted, noise_percent, percent, seconds, si
 from pytest_accel.stats.results import Ending, ReferenceFigure, ReportLine, Result, status_of
-from pytest_accel.stats.run import Run
+from pytest_accel.stats.run import known_values
 
 SortKey: TypeAlias = str | float | None
 # Text, sort key (None is last either way), and in some a small text below.
@@ -63,13 +56,13 @@ def table(results: Sequence[Result]) -> dict[str, object]:
         ],
         "rows": [
             _row(index, result, [cells[column.key][index] for column in shown])
-            for result in in_order(results)
+            for result in verdicts.in_order(results)
             for index in (position[id(result)],)
         ],
         "statuses": [
             {"status": status.value, "word": row.word, "tone": row.tone, "icon": row.icon}
             for status, row in VERDICTS.items()
-            if any(shown_status(result) is status for result in results)
+            if any(verdicts.shown_status(result) is status for result in results)
         ],
     }
 
@@ -78,7 +71,7 @@ def _row(index: int, result: Result, cells: list[PageCell]) -> dict[str, object]
     decided = _decided(result)
     return {
         "id": index,
-        "status": shown_status(result).value,
+        "status": verdicts.shown_status(result).value,
         "failed": result.failed,
         "name": result.name,
         "file": result.file or result.benchmark.partition("::")[0],
@@ -92,7 +85,7 @@ def _row(index: int, result: Result, cells: list[PageCell]) -> dict[str, object]
 
 
 def _decided(result: Result) -> Verdict | None:
-    return next(iter(deciding(result)), None)
+    return next(iter(verdicts.deciding(result)), None)
 
 
 def picture(verdict: Verdict | None) -> list[float] | None:
@@ -107,25 +100,13 @@ def picture(verdict: Verdict | None) -> list[float] | None:
 # --- columns ----------------------------------------------------------------------------------------
 
 
-def _figures(
-    key: str,
-    title: str,
-    value: Callable[[Result], float | None],
-    text: Callable[[float], str],
-    about: str = "",
-    *,
-    lesser: int = 0,
-) -> PageColumn:
-
-    def cell(result: Result) -> PageCell:
-        found = value(result)
-        return NOTHING if found is None else (text(found), found)
-
-    return PageColumn(key, title, cell, about, right=True, lesser=lesser)
+def _figure(value: float | None, text: Callable[[float], str]) -> PageCell:
+    return NOTHING if value is None else (text(value), value)
 
 
 def _verdict(result: Result) -> PageCell:
-    return status_word(result), float(rank(shown_status(result)) - (100 if result.failed else 0))
+    place = verdicts.rank(verdicts.shown_status(result))
+    return verdicts.status_word(result), float(place - (100 if result.failed else 0))
 
 
 def _change(result: Result) -> PageCell:
@@ -145,16 +126,6 @@ def _reference(result: Result, *, expected: bool) -> PageCell:
     return f"{times(found.ratio)}{'' if expected else f' {found.platform}'}", found.ratio, found.differs
 
 
-def _throughput(result: Result) -> PageCell:
-    value = result.throughput
-    return NOTHING if value is None else (f"{si(value)} {result.unit}/s", value)
-
-
-def _plus_minus(result: Result) -> PageCell:
-    found = result.plus_minus if result.runs else None
-    return NOTHING if found is None else (noise_percent(found, len(result.runs)), found)
-
-
 _CHANGE = "What decided, with its bounds: the shaded middle is the tolerance, left of it is worse"
 _PUBLISHED = "This machine over a published figure, and whose platform that was; above 1 is better"
 _EXPECTED = "This machine over what its site expects of it; above 1 is better"
@@ -163,27 +134,45 @@ COLUMNS = (
     PageColumn("benchmark", "Benchmark", lambda result: (result.name, result.benchmark)),
     PageColumn("platform", "Platform", lambda result: (result.platform, result.platform)),
     PageColumn("suite", "Suite", lambda result: (result.suite, result.suite), lesser=2),
-    PageColumn("throughput", "Throughput", _throughput, right=True),
     PageColumn(
-        *("noise", "±", _plus_minus),
+        *("throughput", "Throughput"),
+        lambda result: _figure(result.throughput, lambda rate: f"{si(rate)} {result.unit}/s"),
+        right=True,
+    ),
+    PageColumn(
+        *("noise", "±"),
+        lambda result: _figure(
+            result.plus_minus if result.runs else None,
+            lambda noise: noise_percent(noise, len(result.runs)),
+        ),
         f"95 % interval of run-to-run noise; {ASSUMED} of a single run, which shows none: it is assumed",
         right=True,
         lesser=1,
     ),
-    _figures(
-        *("baseline", "Baseline", lambda result: result.baseline_throughput if result.runs else None, si),
+    PageColumn(
+        *("baseline", "Baseline"),
+        lambda result: _figure(result.baseline_throughput if result.runs else None, si),
         "Throughput of its stored runs",
+        right=True,
     ),
     PageColumn("change", "Against baseline", _change, _CHANGE),
-    _figures(
-        *("mfu", "MFU", lambda result: result.metrics.get("mfu"), percent),
+    PageColumn(
+        *("mfu", "MFU", lambda result: _figure(result.metrics.get("mfu"), percent)),
         "Model FLOP/s over the device's dense peak",
+        right=True,
         lesser=2,
     ),
-    _figures("energy", "Units/Wh", units_per_wh, si, "Work per watt-hour", lesser=3),
-    _figures(
-        *("scaling", "Scaling", lambda result: result.scaling and result.scaling.efficiency, percent),
+    PageColumn(
+        *("energy", "Units/Wh", lambda result: _figure(units_per_wh(result), si)),
+        "Work per watt-hour",
+        right=True,
+        lesser=3,
+    ),
+    PageColumn(
+        *("scaling", "Scaling"),
+        lambda result: _figure(result.scaling.efficiency if result.scaling else None, percent),
         "Throughput per device against the smaller platform",
+        right=True,
         lesser=3,
     ),
     PageColumn("published", "Published", partial(_reference, expected=False), _PUBLISHED, lesser=2),
@@ -221,7 +210,7 @@ def times(ratio: float) -> str:
 def from_to(result: Result) -> str:
     """Return the figures that its verdict compared, `21,305 → 6,822 products/s`; empty where nothing was."""
     verdict = _decided(result)
-    if shown_status(result) is Ending.FAILED:
+    if verdicts.shown_status(result) is Ending.FAILED:
         return ""  # its sentence has the figures that it failed on
     if verdict is not None and verdict.of != THROUGHPUT:
         found = _metric_from_to(result, verdict.of)
@@ -231,19 +220,15 @@ def from_to(result: Result) -> str:
 
 
 def _metric_from_to(result: Result, name: str) -> str:
-    then, now = _values(result.baseline, name), _values(result.runs, name)
+    then, now = known_values(result.baseline, name), known_values(result.runs, name)
     return f"{metric(name, median(then))[1]} → {metric(name, median(now))[1]}" if then and now else ""
-
-
-def _values(runs: Sequence[Run], name: str) -> list[float]:
-    return [run.metrics[name] for run in runs if name in run.metrics]
 
 
 def failed_metrics(result: Result) -> list[dict[str, object]]:
     """Return the runs of every metric that failed a benchmark, for a plot each."""
     found = []
-    for verdict in deciding(result) if result.failed else ():
-        then, now = _values(result.baseline, verdict.of), _values(result.runs, verdict.of)
+    for verdict in verdicts.deciding(result) if result.failed else ():
+        then, now = known_values(result.baseline, verdict.of), known_values(result.runs, verdict.of)
         if verdict.outcome in (Outcome.OK, Outcome.IMPROVED) or not then:
             continue
         sign = 1 if less_is_better(verdict.of) else -1
@@ -267,9 +252,11 @@ def details(
     result: Result, command: Sequence[str], session: Sequence[Result] = (), *, has_past: bool = False
 ) -> dict[str, object]:
     """Return everything but the plots of rounds and of history, without what is empty."""
+    moved = result.kernels if result.has_lost else None
     content = {
         "numbers": from_to(result),
-        "lines": list(map(_line, result.lines)) or [_line(ReportLine(text="", status=shown_status(result)))],
+        "lines": list(map(_line, result.lines))
+        or [_line(ReportLine(text="", status=verdicts.shown_status(result)))],
         "note": shortened("\n".join(result.traceback).strip("\n")),
         "causes": [
             (heading, "; ".join(filter(None, (unbroken(text), remedy))))
@@ -280,21 +267,14 @@ def details(
         "published": [_reference_details(figure) for figure in result.references if not figure.expected],
         "expected": [_reference_details(figure) for figure in result.references if figure.expected],
         "failed_metrics": failed_metrics(result),
-        "kernels": _kernels(result),
+        "kernels": moved
+        and {"bars": waterfall(moved), "headings": KERNEL_HEADINGS, "rows": kernel_rows(moved)},
         "metrics": _metrics(result),
         "configuration": [(name, _shown(value)) for name, value in sorted(result.configuration.items())],
         "facts": _facts(result),
-        "commands": next_commands(result, command, session, has_past=has_past),
+        "commands": verdicts.next_commands(result, command, session, has_past=has_past),
     }
     return {name: value for name, value in content.items() if value}
-
-
-def _kernels(result: Result) -> dict[str, object]:
-    """Return the waterfall of a loss and the table below it; empty without two kernel tables."""
-    found = result.kernels if result.has_lost else None
-    return (
-        {"bars": waterfall(found), "headings": KERNEL_HEADINGS, "rows": kernel_rows(found)} if found else {}
-    )
 
 
 def _line(line: ReportLine) -> tuple[str, str, str, str, str]:

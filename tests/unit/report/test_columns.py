@@ -29,9 +29,9 @@ def result(metrics=None, configuration=None, status=Outcome.OK, **more) -> Resul
 
 
 def cells(*results: Result) -> list[dict[str, str]]:
-    columns, rows = columns_and_rows(results)
+    titles, rows = columns_and_rows(results)
     return [
-        {column.title: cell.text for column, cell in zip(columns, row, strict=True) if cell.text}
+        {title.removesuffix(">"): cell.text for title, cell in zip(titles, row, strict=True) if cell.text}
         for row in rows
     ]
 

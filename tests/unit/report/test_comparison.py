@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_accel.report.comparison import FORMATS, render
-from pytest_accel.stats.comparison import Entry, Value, figures
+from pytest_accel.stats.results import Ending, Result
 from pytest_accel.storage.comparison import Side, compare
 from tests.support.stored import CAPPED, H200, KEY, UPGRADED, runs
 
@@ -21,18 +21,22 @@ def two():
     """A set of runs and a slower one."""
 
     def side(label, **more):
-        measured = runs(**more)
-        entry = Entry(
-            key=KEY,
-            name="test_cnn[resnet50]",
-            values=figures(measured, 256, "images"),
+        result = Result(
+            benchmark=KEY,
+            status=Ending.RECORDED,
             configuration={"batch_size": 256},
             work_per_step=256,
             unit="images",
-            runs=measured,
+            runs=runs(**more),
+        )
+        return Side(
+            label=label,
+            group=label,
+            platform="h200",
+            about="somewhere",
+            results={KEY: result},
             environments=ENVIRONMENTS,
         )
-        return Side(label=label, group=label, platform="h200", about="somewhere", entries={KEY: entry})
 
     return [
         side("before"),
@@ -48,8 +52,8 @@ class TestTable:
         assert "changed since before: driver 570.124.06 -> 580.159.04, torch 2.10.0 -> 2.11.0" in text
 
     def test_what_was_not_judged_says_why(self, two):
-        entry = replace(two[1].entries[KEY], configuration={"batch_size": 512})
-        two[1] = replace(two[1], entries={KEY: entry})
+        result = replace(two[1].results[KEY], configuration={"batch_size": 512})
+        two[1] = replace(two[1], results={KEY: result})
         text = render(compare(two), "table")
         assert "not judged" in text
         assert "note: test_cnn[resnet50]: not judged: the benchmark changed (batch_size 256 -> 512)" in text
@@ -57,9 +61,9 @@ class TestTable:
 
     def test_set_that_was_slowed_on_purpose_says_so(self, two):
         assert "delayed on purpose" not in render(compare(two), "table")
-        entry = two[1].entries[KEY]
-        slowed = tuple(replace(run, metrics={"slowdown_felt": 0.1}) for run in entry.runs)
-        two[1] = replace(two[1], entries={KEY: replace(entry, runs=slowed)})
+        result = two[1].results[KEY]
+        slowed = tuple(replace(run, metrics={"slowdown_felt": 0.1}) for run in result.runs)
+        two[1] = replace(two[1], results={KEY: replace(result, runs=slowed)})
         assert "note: after: 5 runs delayed on purpose" in render(compare(two), "table")
 
 
@@ -84,8 +88,7 @@ class TestOtherFormats:
     @pytest.mark.parametrize("form", FORMATS)
     def test_hostile_names_stay_in_their_cell(self, two, form):
         name = 'a|b\n<script>\x1b[31m`x`&\\end{tabular}%_,"q"'
-        entry = replace(two[0].entries[KEY], name=name)
-        text = render(compare([replace(two[0], entries={KEY: entry})]), form)
+        text = render(compare([replace(two[0], results={name: two[0].results[KEY]})]), form)
         assert "\x1b" not in text
         if form == "json":
             assert json.loads(text)["rows"][0]["name"] == name
@@ -99,8 +102,9 @@ class TestOtherFormats:
     @pytest.mark.parametrize("form", FORMATS)
     @pytest.mark.parametrize("bad", ["::error::x", "x\n::error::y\x1b[31m\x9b"])
     def test_units_metrics_and_names_are_shown_and_not_obeyed(self, two, form, bad):
-        entry = replace(two[0].entries[KEY], name=bad, values={bad: Value(value=1.0, unit=bad)})
-        side = replace(two[0], label=bad, about=bad, entries={KEY: entry})
-        text = render(compare([side], metrics=[bad]), form)
+        stored = two[0].results[KEY]
+        measured = tuple(replace(run, metrics={bad: 1.0}) for run in stored.runs)
+        side = replace(two[0], label=bad, about=bad, results={bad: replace(stored, unit=bad, runs=measured)})
+        text = render(compare([side], metrics=["throughput", bad]), form)
         assert not any(line.lstrip().startswith("::") for line in text.splitlines())
         assert all(character.isprintable() for character in text.replace("\n", ""))

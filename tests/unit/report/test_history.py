@@ -18,7 +18,7 @@ from pytest_accel.report.history import (
     unchanged,
 )
 from pytest_accel.stats.environment import Environment
-from pytest_accel.storage.history import Point, trend
+from pytest_accel.storage.history import Point
 
 OLD = Environment(identity={"device_name": "NVIDIA H200"}, context={"torch": "2.10.0"})
 NEW = Environment(identity={"device_name": "NVIDIA H200"}, context={"torch": "2.11.0"})
@@ -54,7 +54,7 @@ def stepped(at: int = 14, **after) -> tuple[Point, ...]:
 
 
 def suspects(points) -> tuple[str, ...]:
-    (shift,) = shifts(trend(points), lambda each: ENVIRONMENTS.get(each.environment))
+    (shift,) = shifts(points, lambda each: ENVIRONMENTS.get(each.environment))
     assert (shift.last.session, shift.first.session) == ("s13", "s14")
     assert shift.change.relative < 0
     assert shift.change.relative == pytest.approx(-0.1, abs=0.005)
@@ -98,8 +98,8 @@ class TestShifts:
 
 class TestText:
     def test_short_series_says_so(self):
-        assert "too short to say" in unchanged(trend(stepped()[:5]))
-        assert unchanged(trend(stepped(at=99))) == "no change"
+        assert "too short to say" in unchanged(stepped()[:5])
+        assert unchanged(stepped(at=99)) == "no change"
 
     def test_unit_may_have_a_comma(self):
         assert "images, 224 px/s" in series_table([point(1, 1000, unit="images, 224 px")])[0]

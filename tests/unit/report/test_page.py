@@ -23,7 +23,6 @@ from pytest_accel.report.verdicts import VERDICTS, headline_of
 from pytest_accel.stats.gate import Estimate, Outcome, Verdict
 from pytest_accel.stats.quantities import si
 from pytest_accel.stats.results import Ending, ReferenceFigure, ReportLine
-from pytest_accel.storage.history import trend
 from tests.support.kernels import lost_attention
 from tests.support.results import (
     FINDINGS,
@@ -391,7 +390,7 @@ def test_rounds_are_throughputs_of_both_sides_with_intervals():
 
 def series(result, count=60, **more):
     made = nights(result, **more)[-count:]
-    return trend([SimpleNamespace(at=at, session="s", revision="", throughput=v) for at, v in made])
+    return [SimpleNamespace(at=at, session="s", revision="", throughput=v) for at, v in made]
 
 
 def test_history_shows_where_it_changed_and_shares_its_nights():
@@ -403,7 +402,7 @@ def test_history_shows_where_it_changed_and_shares_its_nights():
     assert len(shared) == len(found["nights"]) == 60
     assert past(result, series(result, 1), {}) is None
     assert "not valid" in past(replace(result, status=Outcome.INVALID), series(result), {})["left_out"]
-    assert past(result, None, {}) is None
+    assert past(result, (), {}) is None
 
 
 def test_sweep_is_drawn_with_the_published_figures_beside_it():

@@ -8,10 +8,9 @@ import pytest
 
 from pytest_accel.report.terminal import (
     Cell,
-    Column,
     Progress,
-    lines_of,
     padded_rows,
+    text_table,
     verdict_line,
     wrapped,
 )
@@ -95,32 +94,32 @@ def test_line_of_a_verdict(found, line):
 
 
 @pytest.mark.parametrize(
-    ("columns", "rows", "lines"),
+    ("titles", "rows", "lines"),
     [
         (
-            [Column(title="name"), Column(title="rate", right=True)],
+            ["name", "rate>"],
             [["a", "1,000"], ["longer", "5"]],
             ["name     rate", "a       1,000", "longer      5"],
         ),
         (
-            [Column(title="name"), Column(title="memory"), Column(title="x")],
+            ["name", "memory", "x"],
             [["a", "", "1"], ["b", "", ""]],
             ["name  x", "a     1", "b"],
         ),
         (
-            [Column(title="first step", right=True), Column(title="x")],
+            ["first step>", "x"],
             [["1 s", "y"]],
             ["first step  x", "       1 s  y"],
         ),
     ],
     ids=["numbers right, words left", "empty column left out", "wide title"],
 )
-def test_table_is_aligned(columns, rows, lines):
-    assert lines_of(columns, [[Cell(text=text) for text in row] for row in rows]) == lines
+def test_table_is_aligned(titles, rows, lines):
+    assert text_table(titles, rows) == lines
 
 
 WIDE = "test_训练_大语言模型_😀[批量大小=128]"  # 37 columns in 25 characters
-COLUMNS = [Column(title="benchmark"), Column(title="verdict"), Column(title="throughput"), Column(title="x")]
+COLUMNS = ["benchmark", "verdict", "throughput", "x"]
 
 
 def shown_rows(name: str, width: int) -> list[str]:
@@ -156,9 +155,7 @@ def test_columns_without_room_are_named_with_the_width_that_has_it():
 
 
 def test_markup_belongs_to_its_cell():
-    (header, row), _ = padded_rows(
-        [Column(title="verdict")], [[Cell(text="REGRESSED", markup={"red": True})]]
-    )
+    (header, row), _ = padded_rows(["verdict"], [[Cell(text="REGRESSED", markup={"red": True})]])
     assert header == [Cell(text="verdict", markup={"bold": True})]
     assert row == [Cell(text="REGRESSED", markup={"red": True})]
 

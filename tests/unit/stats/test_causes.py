@@ -250,7 +250,7 @@ def test_reading_of_zero_is_none():
     """Sensors that fail now and then return zeros."""
     now = [*runs(0.0136, 2, sm_clock_mhz=0), *runs(0.0136, 1, sm_clock_mhz=1380)]
     (cause,) = find_causes(runs(0.01, sm_clock_mhz=1886), now, math.log(1.36))
-    assert cause.brief == "SM clock 1380 MHz, was 1886 MHz"
+    assert cause.text == "SM clock 1380 MHz, 1886 MHz in the baseline"
 
 
 def test_lines_have_the_form_of_a_failure():
@@ -261,7 +261,7 @@ def test_lines_have_the_form_of_a_failure():
         ("cause", "attention backward 48.1 -> 71.3 ms a step: explains 8.6 of 26.5 %"),
         ("unexplained", "4.7 %"),
     ]
-    assert causes[0].brief == "SM clock 1600 MHz, was 1886 MHz"
+    assert causes[0].text == "SM clock 1600 MHz, 1886 MHz in the baseline"
 
 
 def test_launching_is_named_before_the_idle_time_that_it_leaves():
@@ -293,7 +293,7 @@ def test_unstable_runs_are_explained_by_the_slow_ones():
         slow_group=SlowGroup(runs=2, loss=0.265, least_loss=0.26, others_loss=0.0),
     )
     (cause,) = causes_of(found, runs(0.01, sm_clock_mhz=1886), now)
-    assert cause.brief == "SM clock 1380 MHz, was 1886 MHz"
+    assert cause.text == "SM clock 1380 MHz, 1886 MHz in the baseline"
     calm = replace(found, outcome=Outcome.OK, slow_group=None)
     assert causes_of(calm, runs(0.01, sm_clock_mhz=1886), now) == ()
 

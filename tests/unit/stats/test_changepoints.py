@@ -95,10 +95,6 @@ def test_a_point_tells_its_levels_and_how_sure_it_is():
     assert change_points(values)[0].relative == pytest.approx(-0.05)
 
 
-def test_change_from_zero_is_infinite():
-    assert ChangePoint(index=9, before=0.0, after=-2.0, significance=0.01).relative == -math.inf
-
-
 def test_levels_between_several_points_are_those_of_their_own_segments():
     values = [a * b for a, b in zip(noise(90), [1.0] * 30 + [1.1] * 30 + [1.3] * 30, strict=True)]
     points = change_points(values)

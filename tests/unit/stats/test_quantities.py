@@ -135,7 +135,6 @@ def test_what_moves_a_cursor_or_ends_a_line_is_spelled_out():
 @pytest.mark.parametrize("line", ["::error::x", "  ::add-mask::x"])
 def test_a_line_that_a_runner_would_obey_does_not_begin_so(line):
     assert inert(line) == f"\\{line}"
-    assert inert(line, mark="{}") == f"{{}}{line}"
 
 
 def test_other_lines_stay():

@@ -8,39 +8,52 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_accel.stats.comparison import Entry, Value, figures, is_stored, judged
-from pytest_accel.stats.gate import Outcome
-from pytest_accel.stats.results import Ending
-from pytest_accel.storage.comparison import Side, compare, matched
+from pytest_accel.stats.comparison import Judgement, is_stored
+from pytest_accel.stats.comparison import judged as judged_in
+from pytest_accel.stats.gate import Outcome, Verdict
+from pytest_accel.stats.results import Ending, Result
+from pytest_accel.storage.comparison import Side, compare
 from tests.support.stored import CAPPED, H200, KEY, OTHER, UPGRADED, runs
 
 ENVIRONMENTS = {each.key: each for each in (H200, UPGRADED, CAPPED)}
 
 
-def entry(key=KEY, *, measured=None, batch_size=256, unit="images", **more) -> Entry:
-    measured = runs() if measured is None else measured
-    return Entry(
-        key=key,
-        name=key.partition("::")[2] or key,
-        values=figures(measured, batch_size, unit),
+def entry(key=KEY, *, measured=None, batch_size=256, unit="images", status=Ending.RECORDED, **more) -> Result:
+    return Result(
+        benchmark=key,
+        status=status,
         configuration={"batch_size": batch_size},
         work_per_step=batch_size,
         unit=unit,
-        runs=measured,
-        environments=ENVIRONMENTS,
+        runs=runs() if measured is None else measured,
         **more,
     )
 
 
 def side(label="a", *entries, platform="h200", group="", **more) -> Side:
-    by_key = {each.key: each for each in entries or (entry(),)}
-    return Side(label=label, group=group or label, platform=platform, entries=by_key, **more)
+    by_key = {each.benchmark: each for each in entries or (entry(),)}
+    return Side(
+        label=label,
+        group=group or label,
+        platform=platform,
+        results=by_key,
+        environments=ENVIRONMENTS,
+        **more,
+    )
+
+
+def judged(baseline, candidate, tolerance=None) -> Judgement:
+    return judged_in(baseline, candidate, ENVIRONMENTS, tolerance)
 
 
 class TestMatching:
     def test_one_key_is_one_row(self):
-        groups = matched([side("a", entry(), entry(OTHER)), side("b", entry(OTHER))])
-        assert [sorted(group) for group in groups] == [[0], [0, 1]]
+        found = compare([side("a", entry(), entry(OTHER)), side("b", entry(OTHER))])
+        assert [row.key for row in found.rows] == [KEY, OTHER]
+        assert [[cell.value is not None for cell in row.cells] for row in found.rows] == [
+            [True, False],
+            [True, True],
+        ]
 
 
 class TestRatios:
@@ -81,12 +94,15 @@ class TestRatios:
     @given(st.floats(1e-6, 1e6), st.floats(1e-6, 1e6), st.sampled_from(["step_time", "throughput"]))
     def test_ratios_of_two_columns_are_inverse(self, one, two, metric):
         a, b = (
-            side(platform, replace(entry(), values={metric: Value(value=value, unit="")}), platform=platform)
-            for value, platform in ((one, "a100"), (two, "gh200"))
+            side(platform, entry(measured=runs(1, step_s=step_s, noise=0.0)), platform=platform)
+            for step_s, platform in ((one, "a100"), (two, "gh200"))
         )
-        there, back = (compare(sides, metrics=[metric]).rows[0].cells[1].ratio for sides in ([a, b], [b, a]))
+        there, back = (
+            compare(sides, metrics=["time" if metric == "step_time" else metric]).rows[0].cells[1].ratio
+            for sides in ([a, b], [b, a])
+        )
         assert there * back == pytest.approx(1.0)
-        assert (there >= 1) == ((two <= one) if metric == "step_time" else (two >= one))
+        assert there == pytest.approx(one / two), "a shorter step is better, in either metric"
 
 
 class TestMetrics:
@@ -149,8 +165,10 @@ class TestJudging:
         ("name", "then", "now"), [("accuracy", 0.9, 0.6), ("energy_per_step_j", 36.0, 39.0)]
     )
     def test_gated_metrics_are_judged_too(self, name, then, now):
+        gated = Verdict(outcome=Outcome.OK, tolerance=0.02, of=name)
+        verdicts = (Verdict(outcome=Outcome.OK, tolerance=0.05), gated)
         stored, worse = runs(metrics={name: then}), runs(session="s2", metrics={name: now})
-        found = judged(entry(measured=stored), entry(measured=worse, gates={name: 0.02}))
+        found = judged(entry(measured=stored), entry(measured=worse, verdicts=verdicts))
         assert found.outcome is Outcome.REGRESSED
         assert [verdict.of for verdict in found.verdicts] == ["throughput", name]
 
@@ -199,7 +217,7 @@ class TestJudging:
         assert (found.why_not, found.status) == (f"{why} in the first set", "not-judged")
 
     def test_what_failed_before_it_was_measured_is_lost(self):
-        unmeasured = Entry(key=KEY, name="x", values={}, status=Ending.FAILED)
+        unmeasured = Result(benchmark=KEY, status=Ending.FAILED)
         found = compare([side("a"), side("b", unmeasured, entry(OTHER))])
         assert [(each.key, each.judgement.why_not) for each in found.judged] == [(KEY, "it failed")]
 

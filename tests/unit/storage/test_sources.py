@@ -37,8 +37,8 @@ def labels(names, folder="baselines"):
 class TestPlatformsAndFolders:
     def test_a_platform(self):
         (side,) = find_source("h200", Path("baselines"))
-        assert (side.platform, list(side.entries)) == ("h200", [KEY])
-        assert len(side.entries[KEY].runs) == 5
+        assert (side.platform, list(side.results)) == ("h200", [KEY])
+        assert len(side.results[KEY].runs) == 5
 
     def test_a_folder_of_one_platform_whatever_it_is_called(self):
         shutil.copytree("baselines/h200", "older")
@@ -80,16 +80,16 @@ class TestNames:
     def test_a_platform_goes_before_a_folder_of_its_name_which_a_dot_names(self):
         Path("h200").mkdir()
         baseline(Path("h200"), OTHER, platform="h200")
-        assert list(find_source("h200", Path("baselines"))[0].entries) == [KEY]
-        assert list(find_source("./h200", Path("baselines"))[0].entries) == [OTHER]
+        assert list(find_source("h200", Path("baselines"))[0].results) == [KEY]
+        assert list(find_source("./h200", Path("baselines"))[0].results) == [OTHER]
 
 
 class TestResults:
     def test_what_was_measured(self, project):
         path = results_file(project / "r.json", result(), result(OTHER, measured=(), status=Ending.SKIPPED))
         (side,) = find_source(str(path), Path("baselines"))
-        assert [key for key, entry in side.entries.items() if entry.runs] == [KEY]
-        assert side.entries[OTHER].status is Ending.SKIPPED, "a comparison must not pass over it"
+        assert [key for key, each in side.results.items() if each.runs] == [KEY]
+        assert side.results[OTHER].status is Ending.SKIPPED, "a comparison must not pass over it"
         assert side.about.startswith("1 benchmark, results of session fresh")
 
     def test_some_other_json(self, project):

@@ -102,7 +102,7 @@ def suite(tmp_path, monkeypatch):
     monkeypatch.setenv(
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1"
     )  # other plugins cost a third of a second in each process
-    monkeypatch.setenv("PYTEST_ADDOPTS", "-p benchmark -p accel")
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p tests.support.quick_sessions -p benchmark -p accel")
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(root / "cache"))
     (root / "pytest.ini").write_text("[pytest]\n")
 
@@ -153,7 +153,7 @@ def test_options_that_write_files_or_measure_do_not_reach_the_processes(suite, c
     root = suite(ENDS)
     (root / "pytest.ini").write_text("[pytest]\naddopts = --accel-json=of-ini.json -v\n")
     added = "--accel-report=of-environment.txt --junitxml=of-environment.xml --log-file=of-environment.log"
-    monkeypatch.setenv("PYTEST_ADDOPTS", f"-p benchmark -p accel {added}")
+    monkeypatch.setenv("PYTEST_ADDOPTS", f"-p tests.support.quick_sessions -p benchmark -p accel {added}")
     words = ["-q", "--junitxml=of-words.xml", "--accel-require", "--benchmark-enable", "-k", "good"]
     assert main(["compile", "--", *words, "--", "test_suite.py"]) == 0
     assert "1 benchmark: 1 built" in capsys.readouterr().err

@@ -17,13 +17,8 @@ from tests.support.processes import left_in
 
 LONG_S = 180.0  # only a broken test waits so long
 OPTIONS = [
-    "-p",
-    "benchmark",
-    "-p",
-    "accel",
-    "--accel-budget=30ms",
-    "-oaccel_warmup=20ms",
-    "--accel-tolerance=99%",
+    *("-p", "tests.support.quick_sessions", "-p", "benchmark", "-p", "accel"),
+    *("--accel-budget=30ms", "-oaccel_warmup=20ms", "--accel-tolerance=99%"),
 ]
 
 SHORT_WAITS = """

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import re
 import signal
 import subprocess
@@ -20,7 +19,6 @@ import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +31,11 @@ import pytest_accel.session.worker_process
 import pytest_accel.storage.history  # noqa: F401 - as the others
 from pytest_accel.report.verdicts import VERDICTS
 from pytest_accel.stats.environment import fingerprint
+from tests.support import quick_sessions
 from tests.support.processes import left_in
 
-# pytest-benchmark asks the program `file` for it in every session.
-platform.architecture = cache(platform.architecture)
-
 # Other plugins of this environment cost a second in every process.
-PLUGINS = ("-p", "benchmark", "-p", "accel")
+PLUGINS = ("-p", quick_sessions.__name__, "-p", "benchmark", "-p", "accel")
 QUICK = ("--accel-budget=30ms", "-oaccel_warmup=20ms")
 LONG_S = 120.0  # of waiting for a process; only a broken test waits so long
 

@@ -410,15 +410,15 @@ class TestIpu:
         assert "launch_s" not in run["metrics"]  # a call returns when the device is done
 
     @pytest.mark.parametrize(
-        ("modules", "reason"),
+        ("modules", "reason", "arguments", "status"),
         [
-            ((), "needs 1 x GC200; this machine has * not installed here: gcipuinfo and poptorch. They come with"),
-            (("gcipuinfo",), "gc200: not installed here: poptorch. They come with Graphcore's Poplar SDK and not from PyPI"),
+            ((), "needs 1 x GC200; this machine has * not installed here: gcipuinfo and poptorch. They come with", ("--accel-require",), 1),
+            (("gcipuinfo",), "gc200: not installed here: poptorch. They come with Graphcore's Poplar SDK and not from PyPI", (), 0),
         ],
     )  # fmt: skip
-    def test_missing_poptorch_skips_with_what_to_install_and_fails_where_required(self, ipu, modules, reason):
-        for arguments, status in (((), 0), (("--accel-require",), 1)):
-            shutil.rmtree("poplar", ignore_errors=True)
-            done = ipu(*modules, arguments=arguments)
-            assert fnmatch(done.stdout, f"*{reason}*"), done.stdout
-            assert done.returncode == status
+    def test_missing_poptorch_skips_with_what_to_install_and_fails_where_required(
+        self, ipu, modules, reason, arguments, status
+    ):
+        done = ipu(*modules, arguments=arguments)
+        assert fnmatch(done.stdout, f"*{reason}*"), done.stdout
+        assert done.returncode == status

@@ -29,10 +29,9 @@ SUITE = """
 @pytest.mark.slow
 def test_loss_is_explained_by_the_operator_that_got_slower(bench, monkeypatch, capsys):
     bench.write(SUITE)
-    assert bench.run_with_workers("--accel-record=2").ret == 0
-    first, last = bench.entry("test_step")["runs"]
-    assert "kernels" not in first
-    assert last["kernels"]["rows"]
+    assert bench.run_with_workers("--accel-record=1").ret == 0
+    (run,) = bench.entry("test_step")["runs"]
+    assert run["kernels"]["rows"]
 
     monkeypatch.setenv("SOFTMAXES", "300")
     lost = bench.run_with_workers("--accel-json=lost.json")

@@ -68,20 +68,6 @@ def test_the_wheel_has_the_version_and_no_path_of_this_machine(built, in_bare):
 # --- installed, without torch -------------------------------------------------------------------------
 
 QUICK = ("--accel-budget=50ms", "-oaccel_warmup=50ms", "--accel-repeats=1")
-THEIRS = """
-import pytest
-
-@pytest.mark.parametrize("size", [10, 20])
-def test_sum(benchmark, size):
-    assert benchmark(sum, range(size)) > 0
-
-def test_fails():
-    assert False
-
-@pytest.mark.skip
-def test_skipped():
-    pass
-"""
 
 
 def test_a_step_of_ones_own_is_measured(in_bare):
@@ -113,13 +99,6 @@ def test_what_needs_torch_says_in_one_line_what_is_missing_and_how_to_get_it(in_
         assert "torch" in line
         assert "pip install torch torchvision" in line
     assert "Traceback" not in shown
-
-
-def test_the_suites_of_others_run_as_before(in_bare):
-    (in_bare.work / "test_theirs.py").write_text(THEIRS)
-    for arguments in ((), ("-p", "no:accel")):
-        shown = in_bare.run("pytest", "--benchmark-max-time=0.001", *arguments, status=1).stdout
-        assert "1 failed, 2 passed, 1 skipped" in shown
 
 
 # --- the suites of the wheel --------------------------------------------------------------------------

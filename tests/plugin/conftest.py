@@ -242,6 +242,14 @@ class Bench:
         ran = self.pytester.runpytest_inprocess(*PLUGINS, *QUICK, *arguments)
         return Ran(ran.ret, ran.outlines, ran.errlines, ran.duration)
 
+    def refuses(self, said: str, *arguments: str) -> None:
+        """Run pytest: a usage error without a traceback, before anything is measured."""
+        result = self.run(*arguments)
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        result.stderr.fnmatch_lines([said])
+        result.stderr.no_fnmatch_line("*Traceback*")
+        assert list(self.folder.glob("pids-*")) == []
+
     def run_apart(self, *arguments: str) -> pytest.RunResult:
         """Run pytest in a process of its own, which also takes the first run of benchmarks."""
         start_s = time.monotonic()

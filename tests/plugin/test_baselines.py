@@ -30,7 +30,7 @@ def test_missing_baseline_passes_and_the_command_that_records_is_printed(bench):
             "*::test_new NO-BASELINE*",
             "test_new * NO-BASELINE *",
             f"No baseline on {bench.template.platform} for 1 of 2 benchmarks. Record one with:",
-            "    *pytest test_suite.py::test_new -m 'cpu and not slow' -p benchmark * --accel-record",
+            "    *pytest test_suite.py::test_new -m 'cpu and not slow' -p * --accel-record",
         ]
     )
 

@@ -2,6 +2,8 @@
 
 Tiny steps need no long blocks and rounds. Every `-p` reads the entry points of all installed packages, and a measurement
 collects garbage twice.
+
+PYTEST_DONT_REWRITE: or a session in a process that knows this module warns of it.
 """
 
 from __future__ import annotations

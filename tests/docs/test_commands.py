@@ -79,9 +79,15 @@ def named_files(page: Path) -> list[tuple[str, str]]:
     return named.findall(page.read_text(encoding="utf-8"))
 
 
+@pytest.fixture
+def with_torch():
+    """Import it before pytester, which forgets what was imported after it."""
+    pytest.importorskip("torch")
+
+
+@pytest.mark.usefixtures("with_torch")
 def test_pytest_commands_collect(pytester):
     """In this process: a session takes a second, most of it imports."""
-    pytest.importorskip("torch")  # here, since pytester forgets what a session imported
     for block in blocks("python"):
         for name in re.findall(r"^def (test_\w+)\(", block.text, re.MULTILINE):
             path = pytester.path / f"{name}.py"  # of pages that do not name the file

@@ -168,7 +168,10 @@ def test_benchmarks_in_pages_run_or_name_the_missing_hardware(tmp_path):
             text if "import pytest\n" in text else f"import pytest\n{text}"
         )
     ours = {name: value for name, value in os.environ.items() if not re.match("PYTEST_|GITHUB_|CI_", name)}
-    plugins = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "-p tests.support.quick_sessions -p benchmark -p accel"}
+    plugins = {
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "PYTEST_ADDOPTS": "-p tests.support.quick_sessions -p benchmark -p accel",
+    }
     quick = ("--accel-budget=50ms", "-oaccel_warmup=50ms", "--accel-history=off", "--accel-compile=off")
     in_process = "--accel-in-process"  # importing torch, in a worker too, takes most of the time
     done = subprocess.run(

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pytest_accel.cli import main
-from tests.support.processes import left_in
+from tests.support.processes import finished, left_in
 
 LONG_S = 300.0  # of waiting for a process; only a broken test waits so long
 
@@ -172,9 +172,7 @@ def test_benchmark_that_takes_too_long_is_ended_and_delays_no_other(suite, capsy
         "runner._STOPS = ((runner.signal.SIGINT, 0.5), (runner.signal.SIGKILL, 5.0))\n"
         "sys.exit(main(['compile', '--jobs', '2', '--timeout', '6s', '--', 'test_suite.py', '-k', 'deaf or good']))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=LONG_S, check=False
-    )
+    done = finished(sys.executable, "-c", program)
     assert done.returncode == 1, done.stderr
     assert done.stderr.index("test_good: built") < done.stderr.index("test_deaf: failed")
     assert "    it took too long and was ended" in done.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tarfile
 import zipfile
@@ -12,7 +11,8 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 import pytest_accel
-from tests.packaging.conftest import LONG_S, ROOT, pip
+from tests.packaging.conftest import ROOT, pip
+from tests.support.processes import finished
 
 INFO = f"pytest_accel-{pytest_accel.__version__}.dist-info"
 SDIST = {
@@ -114,8 +114,7 @@ def node_ids(output: str) -> list[str]:
 def of_the_checkout() -> list[str]:
     options = ("--collect-only", "-q", "-p", "no:cacheprovider")
     command = [sys.executable, "-m", "pytest", "bench_suites", *options]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=LONG_S)
-    return node_ids(done.stdout)
+    return node_ids(finished(*command, cwd=ROOT, check=True).stdout)
 
 
 @pytest.mark.parametrize("root", ["elsewhere", "around the environment"])
@@ -135,7 +134,7 @@ def test_one_suite_and_one_benchmark_can_be_named(in_bare):
 
 def test_a_checkout_says_where_its_suites_are():
     command = [sys.executable, "-m", "pytest", *SUITES, "-p", "no:cacheprovider"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LONG_S, check=False)
+    done = finished(*command, cwd=ROOT)
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert "Run `pytest bench_suites` in" in done.stderr
 

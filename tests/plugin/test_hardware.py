@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from fnmatch import fnmatch
 from pathlib import Path
@@ -15,8 +14,9 @@ import pytest
 
 from pytest_accel.markers import wanted_words
 from pytest_accel.platforms.catalogue import load_catalogue
-from tests.plugin.conftest import LONG_S, PLUGINS, QUICK
+from tests.plugin.conftest import PLUGINS, QUICK
 from tests.support.fake_nvml import FakeGpu
+from tests.support.processes import finished
 
 pytest_plugins = ("tests.support.fake_nvml",)
 
@@ -368,15 +368,19 @@ class TestIpu:
             for name in modules:
                 shutil.copy(POPLAR / f"{name}.py", folder)
             path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
-            return subprocess.run(
-                [sys.executable, "-m", "pytest", *PLUGINS, *QUICK, "-m", "gc200", "-rs", "--accel-json=a.json", *arguments],
-                cwd=pytester.path,
-                env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=LONG_S,
-            )  # fmt: skip
+            own = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+            command = [
+                sys.executable,
+                "-m",
+                "pytest",
+                *PLUGINS,
+                *QUICK,
+                "-m",
+                "gc200",
+                "-rs",
+                "--accel-json=a.json",
+            ]
+            return finished(*command, *arguments, cwd=pytester.path, env=os.environ | own)
 
         return run
 

@@ -385,7 +385,7 @@ class TestIpu:
         return run
 
     def test_step_is_measured_through_poptorch(self, ipu, pytester):
-        done = ipu("gcipuinfo", "poptorch")
+        done = ipu("gcipuinfo", "poptorch", arguments=("--accel-in-process",))
         (found,) = json.loads((pytester.path / "a.json").read_text())["results"]
         assert found["status"] == "no-baseline", done.stdout
         assert found["platform"] == "gc200"

@@ -327,6 +327,7 @@ def bench(pytester: pytest.Pytester, template: Template, monkeypatch: pytest.Mon
     pytester.makeini("[pytest]\n")
     made = Bench(pytester, template, pytester.path)
     yield made
+    quick_sessions.undo()
     for process in made.started:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -18,6 +18,7 @@ import pytest
 from pytest_accel.measure import rounds
 
 _patch = pytest.MonkeyPatch()
+undo = _patch.undo  # for a session in the process of a test that ends with a usage error: it is never configured
 _version = cache(metadata.version)
 _architecture = cache(platform.architecture)
 _entry_points = cache(metadata.Distribution.entry_points.fget)
@@ -40,7 +41,7 @@ def pytest_addoption() -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.add_cleanup(_patch.undo)  # the session may be one of several in its process
+    config.add_cleanup(undo)  # the session may be one of several in its process
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -18,9 +18,7 @@ import pytest
 from pytest_accel.measure import rounds
 
 _patch = pytest.MonkeyPatch()
-undo = (
-    _patch.undo
-)  # for a session in the process of a test that ends with a usage error: it is never configured
+undo = _patch.undo  # for a test whose session ends with a usage error, which is never configured
 _version = cache(metadata.version)
 _architecture = cache(platform.architecture)
 _entry_points = cache(metadata.Distribution.entry_points.fget)

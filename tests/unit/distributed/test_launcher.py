@@ -351,10 +351,15 @@ def test_port_in_use_is_reported_with_the_remedy(world, sizes):
 
 
 def serve_here(world: World, rank: int, *, rendezvous_s: float = LONG_S) -> int:
-    """Serve as a launcher rank in this process until it leaves; return its status."""
-    return launcher.serve(
-        world.launcher_rank(rank), command=world.command, rendezvous_s=rendezvous_s, cpus="", devices=()
-    )
+    """Serve as a launcher rank in this process until it leaves, which then ignores signals; return its status."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        return launcher.serve(
+            world.launcher_rank(rank), command=world.command, rendezvous_s=rendezvous_s, cpus="", devices=()
+        )
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def test_missing_rank_0_is_reported_by_the_others(world, capsys):

@@ -10,14 +10,14 @@ import signal
 import pytest
 from hypothesis import HealthCheck, settings
 
-# Nobody's code is slow because this machine is busy. CI has the same examples every time, and half as many: what it finds, it finds
-# again; other runs find new ones.
+# Nobody's code is slow because this machine is busy. CI has the same examples every time: what it finds, it finds again; other
+# runs find new ones.
 settings.register_profile(
     "tests",
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     derandomize="CI" in os.environ,
-    max_examples=50 if "CI" in os.environ else 100,
+    max_examples=50,
 )
 settings.load_profile("tests")
 

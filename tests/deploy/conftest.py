@@ -31,7 +31,7 @@ def project(tmp_path) -> Project:
     environment = {
         **inherited,
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # other plugins of this environment cost a second each time
-        "PYTEST_ADDOPTS": "-p benchmark -p accel -p no:cacheprovider",
+        "PYTEST_ADDOPTS": "-p tests.support.quick_sessions -p benchmark -p accel -p no:cacheprovider",
         "ACCEL_PLATFORM": "cpu",
         "ACCEL_SUITES": "test_tiny.py",
         "ACCEL_PYTHON": str(python),

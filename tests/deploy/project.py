@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_accel.storage.history import History
+from tests.support.processes import finished
 
 CI = Path(__file__).parents[2] / "deploy" / "ci"
 LONG_S = 300.0  # of waiting for a night; only a broken one takes so long
@@ -92,15 +93,7 @@ class Project:
     def shell(
         self, *command: str, cwd: Path | None = None, **variables: str
     ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            command,
-            cwd=cwd or self.root,
-            env={**self.environment, **variables},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=LONG_S,
-        )
+        return finished(*command, cwd=cwd or self.root, env={**self.environment, **variables})
 
     def night(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         return self.shell("bash", "deploy/ci/night.sh", *arguments, **variables)

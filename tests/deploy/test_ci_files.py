@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import yaml
 
 from tests.deploy.project import CI
 from tests.deploy.steps import containers, load, load_all, scripts
+from tests.support.processes import finished
 
 ROOT = Path(__file__).parents[2]
 RELEASE = ROOT / ".github" / "workflows" / "release.yml"
@@ -33,7 +33,7 @@ needs_shellcheck = pytest.mark.skipif(
 
 
 def check(*command: str) -> None:
-    done = subprocess.run(command, cwd=CI, capture_output=True, text=True, check=False, timeout=120)
+    done = finished(*command, cwd=CI)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 
 
@@ -72,9 +72,7 @@ def test_kubernetes_knows_every_key():
 
 @pytest.mark.skipif(not ACTIONLINT.exists(), reason=f"actionlint is not installed: {INSTALL}")
 def test_actionlint_finds_nothing_but_labels_of_our_own():
-    done = subprocess.run(
-        [ACTIONLINT, "github.yml"], cwd=CI, capture_output=True, text=True, check=False, timeout=120
-    )
+    done = finished(ACTIONLINT, "github.yml", cwd=CI)
     found = re.findall(r"^github\.yml:\d+:\d+ (.*)$", done.stdout, re.MULTILINE)
     labels = {
         entry["label"] for entry in load("github.yml")["jobs"]["night"]["strategy"]["matrix"]["include"]

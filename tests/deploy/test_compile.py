@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pytest_accel.cli import main
-from tests.support.processes import left_in
+from tests.support.processes import finished, left_in
 
 LONG_S = 300.0  # of waiting for a process; only a broken test waits so long
 
@@ -102,7 +102,7 @@ def suite(tmp_path, monkeypatch):
     monkeypatch.setenv(
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1"
     )  # other plugins cost a third of a second in each process
-    monkeypatch.setenv("PYTEST_ADDOPTS", "-p benchmark -p accel")
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p tests.support.quick_sessions -p benchmark -p accel")
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(root / "cache"))
     (root / "pytest.ini").write_text("[pytest]\n")
 
@@ -153,7 +153,7 @@ def test_options_that_write_files_or_measure_do_not_reach_the_processes(suite, c
     root = suite(ENDS)
     (root / "pytest.ini").write_text("[pytest]\naddopts = --accel-json=of-ini.json -v\n")
     added = "--accel-report=of-environment.txt --junitxml=of-environment.xml --log-file=of-environment.log"
-    monkeypatch.setenv("PYTEST_ADDOPTS", f"-p benchmark -p accel {added}")
+    monkeypatch.setenv("PYTEST_ADDOPTS", f"-p tests.support.quick_sessions -p benchmark -p accel {added}")
     words = ["-q", "--junitxml=of-words.xml", "--accel-require", "--benchmark-enable", "-k", "good"]
     assert main(["compile", "--", *words, "--", "test_suite.py"]) == 0
     assert "1 benchmark: 1 built" in capsys.readouterr().err
@@ -172,9 +172,7 @@ def test_benchmark_that_takes_too_long_is_ended_and_delays_no_other(suite, capsy
         "runner._STOPS = ((runner.signal.SIGINT, 0.5), (runner.signal.SIGKILL, 5.0))\n"
         "sys.exit(main(['compile', '--jobs', '2', '--timeout', '6s', '--', 'test_suite.py', '-k', 'deaf or good']))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=LONG_S, check=False
-    )
+    done = finished(sys.executable, "-c", program)
     assert done.returncode == 1, done.stderr
     assert done.stderr.index("test_good: built") < done.stderr.index("test_deaf: failed")
     assert "    it took too long and was ended" in done.stderr

@@ -20,6 +20,7 @@ import pytest
 from tests.deploy.project import CI, LONG_S, Left, Project, sessions
 from tests.deploy.steps import containers, load, run_github, run_gitlab, scripts
 from tests.slurm.cluster import cluster, missing
+from tests.support.processes import finished
 
 needs_jq = pytest.mark.skipif(
     shutil.which("jq") is None, reason="jq is not installed: tests/deploy/install.sh"
@@ -231,15 +232,7 @@ def test_a_night_by_the_line_of_scrontab(project):
         environment["ACCEL_DOCTOR"] = "off"
 
         def submit(*arguments: str) -> subprocess.CompletedProcess[str]:
-            return subprocess.run(
-                ["sbatch", *arguments],
-                cwd=project.root,
-                env=environment,
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=LONG_S,
-            )
+            return finished("sbatch", *arguments, cwd=project.root, env=environment)
 
         tried = submit("--test-only", "deploy/ci/night.sbatch")
         assert tried.returncode == 0, saying(tried)

@@ -151,7 +151,7 @@ def site(tmp_path) -> Site:
     environ = {
         "PYTHONPATH": str(Path(__file__).parents[2]),
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # other plugins of this environment cost a second in every process
-        "PYTEST_ADDOPTS": "-p benchmark -p accel -p no:cacheprovider",
+        "PYTEST_ADDOPTS": "-p tests.support.quick_sessions -p benchmark -p accel -p no:cacheprovider",
     }
     made = Site(root, inherited | environ)
     made.left("old", [measured(0.04, "old")])

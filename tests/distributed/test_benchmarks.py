@@ -17,13 +17,8 @@ from tests.support.processes import left_in
 
 LONG_S = 180.0  # only a broken test waits so long
 OPTIONS = [
-    "-p",
-    "benchmark",
-    "-p",
-    "accel",
-    "--accel-budget=30ms",
-    "-oaccel_warmup=20ms",
-    "--accel-tolerance=99%",
+    *("-p", "tests.support.quick_sessions", "-p", "benchmark", "-p", "accel"),
+    *("--accel-budget=30ms", "-oaccel_warmup=20ms", "--accel-tolerance=99%"),
 ]
 
 SHORT_WAITS = """
@@ -101,7 +96,8 @@ class Project:
         return {str(case.get("name")): case for case in root.iter("testcase")}
 
 
-BOTH = """
+# A group serves until an item fails in it, so passing items come first.
+ITEMS = """
 @cpu
 @cpux2
 def test_first(accel):
@@ -115,90 +111,6 @@ def test_second(accel, rank, world_size):
     measure(accel, "second")
 
 
-@cpu
-def test_single(accel):
-    measure(accel, "single")
-"""
-
-
-@pytest.fixture(scope="module")
-def judged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project, str]]:
-    """Record the first benchmark alone and in groups; then run all in one session: its output."""
-    project = Project(tmp_path_factory.mktemp("judged").resolve())
-    project.write(BOTH)
-    project.passes("-m", "cpu", "-k", "first", "--accel-record=1")
-    project.passes("-m", "cpux2", "-k", "first", "--accel-record=2")
-
-    # As if one rank alone had been a thousand times slower, so that scaling is always good.
-    (alone,) = (project.path / "baselines").glob("cpu-*/suite.json")
-    content = json.loads(alone.read_text())
-    (run,) = content["benchmarks"]["test_suite.py::test_first"]["runs"]
-    run["rounds_s"] = [1000 * seconds for seconds in run["rounds_s"]]
-    alone.write_text(json.dumps(content))
-    reports = ("--benchmark-json=out.json", "--junitxml=out.xml")
-    yield project, project.passes("-m", "cpu or cpux2", "--accel-repeats=1", *reports)
-    assert project.left_behind() == []
-
-
-def test_one_group_serves_a_session_with_one_report(judged):
-    project, output = judged
-    assert output.count("test session starts") == output.count("1 not gated, 2 no baseline in") == 1
-    *_, first, second = project.ranks("first")
-    assert first != second
-    assert {first, second} == set(project.ranks("second")[-2:])  # the same group served both
-
-
-def test_json_and_junit_have_the_form_of_a_single_process(judged):
-    project, _ = judged
-    group, single = (project.benchmarks()[name] for name in ("test_second", "test_single"))
-    assert group["stats"].keys() == single["stats"].keys()
-    in_group, alone = group["extra_info"]["accel"], single["extra_info"]["accel"]
-    ranks = in_group.pop("ranks")
-    assert [rank.get("rank", 0) for rank in ranks] == [0, 1]
-    assert len(in_group["run"].pop("rank_step_s")) == 2
-    alone["run"].pop("rank_step_s", None)
-    assert in_group.keys() == alone.keys()
-    assert in_group["run"].keys() == alone["run"].keys()
-    assert in_group["platform"] == "cpux2"
-    assert in_group["work_per_step"] == 2 * alone["work_per_step"]
-    assert group["stats"]["data"] == pytest.approx(in_group["run"]["rounds_s"])
-    slowest = [max(rounds) for rounds in zip(*(rank["run"]["rounds_s"] for rank in ranks), strict=True)]
-    assert in_group["run"]["rounds_s"] == slowest
-    group, single = (project.cases()[name] for name in ("test_second", "test_single"))
-    assert group.attrib.keys() == single.attrib.keys()
-    assert _properties(group).keys() == _properties(single).keys()
-    assert _properties(group)["accel.platform"] == "cpux2"
-
-
-def _properties(case: ET.Element) -> dict[str, str]:
-    return {str(each.get("name")): str(each.get("value")) for each in case.iter("property")}
-
-
-def test_every_run_is_recorded_in_a_fresh_group(judged):
-    project, _ = judged
-    recorded = 1 + 2 * 2
-    assert len(set(project.ranks("first")[:recorded])) == recorded  # every run in processes of its own
-    assert len(project.ranks("first")) == recorded + 2
-    (alone,) = (project.path / "baselines").glob("cpu-*/suite.json")
-    (in_group,) = (project.path / "baselines").glob("cpux2-*/suite.json")
-    (first,) = json.loads(alone.read_text())["benchmarks"].values()
-    (second,) = json.loads(in_group.read_text())["benchmarks"].values()
-    assert first.keys() == second.keys()
-    assert len(second["runs"]) == 2
-    assert second["runs"][0].keys() - {"rank_step_s"} == first["runs"][0].keys()
-    assert first["configuration"] == second["configuration"]
-    assert second["runs"][0]["metrics"]["scaling_efficiency"] > 0
-
-
-def test_group_is_judged_and_scaled(judged):
-    project, output = judged
-    assert "note: test_first (cpux2): " in output
-    assert "weak, against cpu)" in output
-    assert _properties(project.cases()["test_first"])["accel.verdict"] == "not-gated"
-
-
-# A group serves until an item fails in it, so passing items come first.
-OUTCOMES = """
 @cpux2
 def test_collective(process_group, rank, world_size):
     import torch
@@ -258,6 +170,11 @@ def test_killed(accel, rank):
 
 
 @cpu
+def test_single(accel):
+    measure(accel, "single")
+
+
+@cpu
 @pytest.mark.accel(process_group=True)
 def test_group_of_one(accel, world_size):
     import torch
@@ -267,19 +184,95 @@ def test_group_of_one(accel, world_size):
 """
 
 
+# A failed teardown is an error, and not a failed measurement too.
+COUNTS = "1 not gated, 5 no baseline, 3 failed, 2 passed, 1 skipped, 1 error in"
+WITHOUT_FAULT = {"test_first", "test_second", "test_sound", "test_single", "test_group_of_one"}
+
+
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project, str]]:
-    project = Project(tmp_path_factory.mktemp("outcomes").resolve())
-    project.write(OUTCOMES)
-    reports = ("--junitxml=out.xml", "--benchmark-json=out.json", "-ra")
-    status, output = project.run(*reports, "--accel-timeout=60s")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project, str]]:
+    """Record the first benchmark alone and in groups; then run all in one session: its output.
+
+    Every group imports torch in each of its ranks, so one session shows every outcome.
+    """
+    project = Project(tmp_path_factory.mktemp("judged").resolve())
+    project.write(ITEMS)
+    project.passes("-m", "cpu", "-k", "first", "--accel-record=1")
+    project.passes("-m", "cpux2", "-k", "first", "--accel-record=2")
+
+    # As if one rank alone had been a thousand times slower, so that scaling is always good.
+    (alone,) = (project.path / "baselines").glob("cpu-*/suite.json")
+    content = json.loads(alone.read_text())
+    (run,) = content["benchmarks"]["test_suite.py::test_first"]["runs"]
+    run["rounds_s"] = [1000 * seconds for seconds in run["rounds_s"]]
+    alone.write_text(json.dumps(content))
+    options = ("--accel-repeats=1", "--accel-timeout=60s", "-ra")
+    reports = ("--benchmark-json=out.json", "--junitxml=out.xml")
+    status, output = project.run("-m", "cpu or cpux2", *options, *reports)
     assert status == 1, output
     yield project, output
     assert project.left_behind() == []
 
 
-def test_a_fault_fails_its_item_alone(outcomes):
-    project, _ = outcomes
+def test_one_group_serves_a_session_with_one_report(judged):
+    project, output = judged
+    assert output.count("test session starts") == output.count(COUNTS) == 1
+    *_, first, second = project.ranks("first")
+    assert first != second
+    assert {first, second} == set(project.ranks("second")[-2:])  # the same group served both
+
+
+def test_json_and_junit_have_the_form_of_a_single_process(judged):
+    project, _ = judged
+    group, single = (project.benchmarks()[name] for name in ("test_second", "test_single"))
+    assert group["stats"].keys() == single["stats"].keys()
+    in_group, alone = group["extra_info"]["accel"], single["extra_info"]["accel"]
+    ranks = in_group.pop("ranks")
+    assert [rank.get("rank", 0) for rank in ranks] == [0, 1]
+    assert len(in_group["run"].pop("rank_step_s")) == 2
+    alone["run"].pop("rank_step_s", None)
+    assert in_group.keys() == alone.keys()
+    assert in_group["run"].keys() == alone["run"].keys()
+    assert in_group["platform"] == "cpux2"
+    assert in_group["work_per_step"] == 2 * alone["work_per_step"]
+    assert group["stats"]["data"] == pytest.approx(in_group["run"]["rounds_s"])
+    slowest = [max(rounds) for rounds in zip(*(rank["run"]["rounds_s"] for rank in ranks), strict=True)]
+    assert in_group["run"]["rounds_s"] == slowest
+    group, single = (project.cases()[name] for name in ("test_second", "test_single"))
+    assert group.attrib.keys() == single.attrib.keys()
+    assert _properties(group).keys() == _properties(single).keys()
+    assert _properties(group)["accel.platform"] == "cpux2"
+
+
+def _properties(case: ET.Element) -> dict[str, str]:
+    return {str(each.get("name")): str(each.get("value")) for each in case.iter("property")}
+
+
+def test_every_run_is_recorded_in_a_fresh_group(judged):
+    project, _ = judged
+    recorded = 1 + 2 * 2
+    assert len(set(project.ranks("first")[:recorded])) == recorded  # every run in processes of its own
+    assert len(project.ranks("first")) == recorded + 2
+    (alone,) = (project.path / "baselines").glob("cpu-*/suite.json")
+    (in_group,) = (project.path / "baselines").glob("cpux2-*/suite.json")
+    (first,) = json.loads(alone.read_text())["benchmarks"].values()
+    (second,) = json.loads(in_group.read_text())["benchmarks"].values()
+    assert first.keys() == second.keys()
+    assert len(second["runs"]) == 2
+    assert second["runs"][0].keys() - {"rank_step_s"} == first["runs"][0].keys()
+    assert first["configuration"] == second["configuration"]
+    assert second["runs"][0]["metrics"]["scaling_efficiency"] > 0
+
+
+def test_group_is_judged_and_scaled(judged):
+    project, output = judged
+    assert "note: test_first (cpux2): " in output
+    assert "weak, against cpu)" in output
+    assert _properties(project.cases()["test_first"])["accel.verdict"] == "not-gated"
+
+
+def test_a_fault_fails_its_item_alone(judged):
+    project, _ = judged
     cases = project.cases()
     assert "rank 1 gives up" in _failure(cases["test_raises"])
     assert "--- Captured stdout call ---\nwhat it printed before" in _failure(cases["test_raises"])
@@ -287,26 +280,24 @@ def test_a_fault_fails_its_item_alone(outcomes):
     assert "SIGKILL" in _failure(cases["test_killed"])
     # Rank 0 still waits in its collective, or gloo has raised there.
     assert re.search("(stacks|last output) of rank 0", _failure(cases["test_killed"]))
-    assert project.benchmarks().keys() == {"test_sound", "test_teardown", "test_group_of_one"}
+    assert project.benchmarks().keys() == WITHOUT_FAULT | {"test_teardown"}
 
 
-def test_every_outcome_is_reported_with_the_output_of_its_ranks(outcomes):
-    project, output = outcomes
-    # A failed teardown is an error, and not a failed measurement too.
-    assert "3 no baseline, 3 failed, 2 passed, 1 skipped, 1 error" in output
+def test_every_outcome_is_reported_with_the_output_of_its_ranks(judged):
+    project, output = judged
     assert "SKIPPED [1] test_suite.py" in output
     assert "not here" in output
     cases = project.cases()
     passed = {name for name, case in cases.items() if {each.tag for each in case} <= {"properties"}}
-    assert passed == {"test_collective", "test_sound", "test_leaves_a_child", "test_group_of_one"}
+    assert passed == WITHOUT_FAULT | {"test_collective", "test_leaves_a_child"}
     assert "cannot be put back" in "".join(cases["test_teardown"].itertext())
     assert "getfixturevalue comes too late" in _failure(cases["test_too_late"])
     assert set(re.findall("all-reduce of .*rank", output)) == {"all-reduce of 2 rank"}  # nothing for one
 
 
-def test_equal_outcome_of_all_ranks_keeps_the_group(outcomes):
+def test_equal_outcome_of_all_ranks_keeps_the_group(judged):
     """A skip, and a failure of a fixture."""
-    project, _ = outcomes
+    project, _ = judged
     assert set(project.ranks("sound")) == set(project.ranks("leaves"))
     assert len(set(project.ranks("sound"))) == 2
 

@@ -7,10 +7,11 @@ import socket
 import pytest
 import torch
 
+from pytest_accel.distributed import process_group
 from pytest_accel.distributed.device_check import Reading, find_stragglers
 from pytest_accel.distributed.process_group import open_process_group
 from pytest_accel.distributed.processes import WorkerError
-from tests.support.gloo import DEADLINE_S, free_port, run_ranks, start_rank
+from tests.support.gloo import free_port, run_ranks
 
 PROGRAMS = "tests.distributed.group_programs"
 
@@ -183,26 +184,21 @@ class TestRendezvous:
     def refused(self, monkeypatch):
         """Open a process group in this process; return the error."""
 
-        def open_as(rank, port):
-            place = {"RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        def open_as(rank, port, size=2):
+            place = {"RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
             for name, value in place.items():
                 monkeypatch.setenv(name, str(value))
             with pytest.raises(WorkerError) as caught:
                 open_process_group(torch.device("cpu"), rendezvous_s=1, timeout_s=1)
             return str(caught.value)
 
-        return open_as
+        yield open_as
+        process_group._open_store.cache_clear()
 
-    def test_missing_ranks_are_named_and_the_present_one_leaves(self):
-        process = start_rank("builtins:id", 0, 3, free_port(), RENDEZVOUS_S="1")
-        try:
-            _, errors = process.communicate(timeout=DEADLINE_S)
-        finally:
-            process.kill()
-            process.wait()
-        assert process.returncode
-        assert "WorkerError: rank 0 of 3: ranks 1, 2 did not connect within 1 s" in errors
-        assert "accel_rendezvous" in errors
+    def test_missing_ranks_are_named_and_the_present_one_leaves(self, refused):
+        error = refused(0, free_port(), size=3)
+        assert "rank 0 of 3: ranks 1, 2 did not connect within 1 s" in error
+        assert "accel_rendezvous" in error
 
     def test_missing_rank_0_is_reported(self, refused):
         assert "rank 1 could not reach the store of rank 0 at 127.0.0.1:" in refused(1, free_port())

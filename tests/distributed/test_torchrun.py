@@ -184,12 +184,13 @@ def ranks(tmp_path: Path, clean: None, started: list[subprocess.Popen[str]]) -> 
 
 # Tests that pass and tests that fail are those of torchrun, below.
 @pytest.mark.slow
+@pytest.mark.rehearsal
 @pytest.mark.parametrize(
     ("arguments", "status"),
     [
         (["-k", "leaves"], 9),
-        pytest.param(["no_such_file.py"], pytest.ExitCode.USAGE_ERROR, marks=pytest.mark.rehearsal),
-        pytest.param(["--collect-only"], 0, marks=pytest.mark.rehearsal),
+        (["no_such_file.py"], pytest.ExitCode.USAGE_ERROR),
+        (["--collect-only"], 0),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -212,6 +213,7 @@ def test_terminated_session_reports_and_all_ranks_leave(ranks, tmp_path):
     outputs = [first.communicate(timeout=LONG_S)[0], second.communicate(timeout=LONG_S)[0]]
     assert [first.returncode, second.returncode] == [pytest.ExitCode.INTERRUPTED] * 2, outputs
     assert "1 passed" in outputs[0]
+    assert outputs[1] == ""
     assert 'name="test_passes"' in (tmp_path / "out.xml").read_text()
 
 

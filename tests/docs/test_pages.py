@@ -8,7 +8,6 @@ import json
 import os
 import re
 import shlex
-import subprocess
 import sys
 import textwrap
 import tomllib
@@ -23,6 +22,7 @@ from pytest_accel.commands.registry import COMMANDS, GROUPS
 from pytest_accel.options import OPTIONS
 from pytest_accel.storage.results import KIND
 from tests.docs.pages import ROOT, Block, blocks, inline_code, links, page_name, pages
+from tests.support.processes import finished
 
 FLAGS = {option.flag: option for option in OPTIONS if option.on_command_line}
 KEYS = {option.key for option in OPTIONS if option.in_ini}
@@ -168,17 +168,14 @@ def test_benchmarks_in_pages_run_or_name_the_missing_hardware(tmp_path):
             text if "import pytest\n" in text else f"import pytest\n{text}"
         )
     ours = {name: value for name, value in os.environ.items() if not re.match("PYTEST_|GITHUB_|CI_", name)}
-    plugins = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "-p benchmark -p accel"}
+    plugins = {
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "PYTEST_ADDOPTS": "-p tests.support.quick_sessions -p benchmark -p accel",
+    }
     quick = ("--accel-budget=50ms", "-oaccel_warmup=50ms", "--accel-history=off", "--accel-compile=off")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *quick, "-q", "--accel-json=out.json"],
-        cwd=tmp_path,
-        env={**ours, **plugins},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    in_process = "--accel-in-process"  # importing torch, in a worker too, takes most of the time
+    command = [sys.executable, "-m", "pytest", *quick, in_process, "-q", "--accel-json=out.json"]
+    done = finished(*command, cwd=tmp_path, env=ours | plugins)
     assert (tmp_path / "out.json").is_file(), done.stdout + done.stderr
     assert "ERROR collecting" not in done.stdout, done.stdout
     results = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["results"]

@@ -71,7 +71,7 @@ def test_committed_baselines_are_valid():
     assert {path: fault for path, fault in found.items() if fault} == {}
 
 
-@settings(max_examples=15)
+@settings(max_examples=5)
 @given(file=files())
 def test_every_written_baseline_is_valid(file):
     assert faults("baseline", json.loads(baselines.render(file))) == []

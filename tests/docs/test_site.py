@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from tests.docs import schemas
 from tests.docs.pages import ROOT, page_name, pages
+from tests.support.processes import finished
 
 # Found, not imported: every worker of xdist would.
 pytestmark = pytest.mark.skipif(
@@ -24,14 +24,7 @@ pytestmark = pytest.mark.skipif(
 def site(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     options = ("--quiet", "--fail-on-warning", "-c", "docs")
-    done = subprocess.run(
-        [sys.executable, "-m", "sphinx", *options, ".", folder],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = finished(sys.executable, "-m", "sphinx", *options, ".", folder, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     return folder
 

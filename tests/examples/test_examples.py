@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 
 from tests.slurm.cluster import cluster, missing
+from tests.support.processes import finished
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-LONG_S = 120.0  # of waiting for a command; only a broken one takes so long
 
 # No test hopes for a timing: the steps are real, and what they take is a twentieth of a second a round, of a clock that only moves
 # when it is read. A delay on purpose reads it, and is felt.
@@ -102,16 +102,7 @@ def speechless(line: str) -> str:
 
 
 def run(command: str, folder: Path, environment: dict[str, str]) -> list[str]:
-    done = subprocess.run(
-        ["bash", "-c", command],
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=LONG_S,
-    )
+    done = finished("bash", "-c", command, cwd=folder, env=environment, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, f"$ {command}\n{done.stdout}\n{done.stderr}"
     return done.stdout.splitlines()
 
@@ -146,7 +137,7 @@ def test_results_are_read_without_pytest_accel(tmp_path):
     """The page promises JSON alone: an interpreter that has no package at all prints the same."""
     folder = copied("two-machines", tmp_path)
     command = [sys.executable, "-I", "-S", "faster.py", "one-thread.json", "two-threads.json"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, timeout=LONG_S)
+    done = finished(*command, cwd=folder, check=True)
     ((_, shown),) = [each for each in commands(folder / "README.md") if "faster.py" in each[0]]
     assert done.stdout.splitlines() == shown
 
@@ -154,15 +145,7 @@ def test_results_are_read_without_pytest_accel(tmp_path):
 def every_node(
     folder: Path, environment: dict[str, str], *arguments: str
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["bash", "every-node.sh", *arguments],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=LONG_S,
-    )
+    return finished("bash", "every-node.sh", *arguments, cwd=folder, env=environment)
 
 
 def with_nodes(folder: Path, environment: dict[str, str], states: dict[str, str]) -> dict[str, str]:

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.processes import finished
+
 ROOT = Path(__file__).parents[2]
-LONG_S = 300.0  # only a broken test waits so long
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +37,9 @@ class Installed:
             for name, value in os.environ.items()
             if not name.startswith(("PYTEST_", "PYTHON", "GITHUB_", "CI_", "COV_"))
         }
-        done = subprocess.run(
-            [self.folder / "bin" / command[0], *command[1:]],
-            cwd=self.work,
-            env={**kept, "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}", "COLUMNS": "100", **environ},
-            capture_output=True,
-            text=True,
-            timeout=LONG_S,
-            check=False,
-        )
+        path = {"PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}", "COLUMNS": "100"}
+        program = self.folder / "bin" / command[0]
+        done = finished(program, *command[1:], cwd=self.work, env=kept | path | environ)
         assert status is None or done.returncode == status, done.stdout + done.stderr
         return done
 
@@ -54,7 +49,7 @@ def built(tmp_path_factory) -> Built:
     folder = tmp_path_factory.mktemp("dist")
 
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
-    subprocess.run(command, check=True, capture_output=True, timeout=LONG_S)
+    finished(*command, check=True)
     (wheel,) = folder.glob("*.whl")
     (sdist,) = folder.glob("*.tar.gz")
     return Built(wheel, sdist)
@@ -109,7 +104,7 @@ def environment(folder: Path, names: set[str]) -> Path:
 
 def pip(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pip", "--python", folder / "bin/python", "--disable-pip-version-check"]
-    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=LONG_S, check=False)
+    done = finished(*command, *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     return done
 

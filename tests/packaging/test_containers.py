@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from pytest_accel.platforms import environment as image
+from tests.support.processes import finished
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy/containers"
@@ -31,12 +32,12 @@ def tool(name: str) -> str:
 
 
 def checked(*command: str | Path) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = finished(*command)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def built(*arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([BUILD, *arguments], capture_output=True, text=True, check=False, timeout=60)
+    done = finished(BUILD, *arguments)
     assert done.returncode == status, done.stdout + done.stderr
     return done
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tarfile
 import zipfile
@@ -12,7 +11,8 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 import pytest_accel
-from tests.packaging.conftest import LONG_S, ROOT, pip
+from tests.packaging.conftest import ROOT, pip
+from tests.support.processes import finished
 
 INFO = f"pytest_accel-{pytest_accel.__version__}.dist-info"
 SDIST = {
@@ -68,20 +68,6 @@ def test_the_wheel_has_the_version_and_no_path_of_this_machine(built, in_bare):
 # --- installed, without torch -------------------------------------------------------------------------
 
 QUICK = ("--accel-budget=50ms", "-oaccel_warmup=50ms", "--accel-repeats=1")
-THEIRS = """
-import pytest
-
-@pytest.mark.parametrize("size", [10, 20])
-def test_sum(benchmark, size):
-    assert benchmark(sum, range(size)) > 0
-
-def test_fails():
-    assert False
-
-@pytest.mark.skip
-def test_skipped():
-    pass
-"""
 
 
 def test_a_step_of_ones_own_is_measured(in_bare):
@@ -115,13 +101,6 @@ def test_what_needs_torch_says_in_one_line_what_is_missing_and_how_to_get_it(in_
     assert "Traceback" not in shown
 
 
-def test_the_suites_of_others_run_as_before(in_bare):
-    (in_bare.work / "test_theirs.py").write_text(THEIRS)
-    for arguments in ((), ("-p", "no:accel")):
-        shown = in_bare.run("pytest", "--benchmark-max-time=0.001", *arguments, status=1).stdout
-        assert "1 failed, 2 passed, 1 skipped" in shown
-
-
 # --- the suites of the wheel --------------------------------------------------------------------------
 
 SUITES = ("--pyargs", "pytest_accel.suites")
@@ -135,8 +114,7 @@ def node_ids(output: str) -> list[str]:
 def of_the_checkout() -> list[str]:
     options = ("--collect-only", "-q", "-p", "no:cacheprovider")
     command = [sys.executable, "-m", "pytest", "bench_suites", *options]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=LONG_S)
-    return node_ids(done.stdout)
+    return node_ids(finished(*command, cwd=ROOT, check=True).stdout)
 
 
 @pytest.mark.parametrize("root", ["elsewhere", "around the environment"])
@@ -156,7 +134,7 @@ def test_one_suite_and_one_benchmark_can_be_named(in_bare):
 
 def test_a_checkout_says_where_its_suites_are():
     command = [sys.executable, "-m", "pytest", *SUITES, "-p", "no:cacheprovider"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LONG_S, check=False)
+    done = finished(*command, cwd=ROOT)
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert "Run `pytest bench_suites` in" in done.stderr
 

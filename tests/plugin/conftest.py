@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import re
 import signal
 import subprocess
@@ -20,7 +19,6 @@ import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +31,11 @@ import pytest_accel.session.worker_process
 import pytest_accel.storage.history  # noqa: F401 - as the others
 from pytest_accel.report.verdicts import VERDICTS
 from pytest_accel.stats.environment import fingerprint
+from tests.support import quick_sessions
 from tests.support.processes import left_in
 
-# pytest-benchmark asks the program `file` for it in every session.
-platform.architecture = cache(platform.architecture)
-
 # Other plugins of this environment cost a second in every process.
-PLUGINS = ("-p", "benchmark", "-p", "accel")
+PLUGINS = ("-p", quick_sessions.__name__, "-p", "benchmark", "-p", "accel")
 QUICK = ("--accel-budget=30ms", "-oaccel_warmup=20ms")
 LONG_S = 120.0  # of waiting for a process; only a broken test waits so long
 
@@ -246,6 +242,14 @@ class Bench:
         ran = self.pytester.runpytest_inprocess(*PLUGINS, *QUICK, *arguments)
         return Ran(ran.ret, ran.outlines, ran.errlines, ran.duration)
 
+    def refuses(self, said: str, *arguments: str) -> None:
+        """Run pytest: a usage error without a traceback, before anything is measured."""
+        result = self.run(*arguments)
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        result.stderr.fnmatch_lines([said])
+        result.stderr.no_fnmatch_line("*Traceback*")
+        assert list(self.folder.glob("pids-*")) == []
+
     def run_apart(self, *arguments: str) -> pytest.RunResult:
         """Run pytest in a process of its own, which also takes the first run of benchmarks."""
         start_s = time.monotonic()
@@ -323,6 +327,7 @@ def bench(pytester: pytest.Pytester, template: Template, monkeypatch: pytest.Mon
     pytester.makeini("[pytest]\n")
     made = Bench(pytester, template, pytester.path)
     yield made
+    quick_sessions.undo()
     for process in made.started:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -96,12 +96,6 @@ def test_required_data_that_is_missing_fails_with_the_searched_path(fed):
     result.stdout.no_fnmatch_line("*Traceback*")
 
 
-def test_data_root_that_does_not_exist_is_a_usage_error(fed):
-    result = fed().run("--accel-data=nowhere")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*accel_data: */nowhere (from --accel-data) is not a folder.*"])
-
-
 def test_data_root_of_the_ini_file_is_relative_to_it(fed, monkeypatch):
     bench = fed()
     bench.pytester.makeini("[pytest]\naccel_data = data\n")

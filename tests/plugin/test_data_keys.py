@@ -84,6 +84,4 @@ def test_full_baseline_of_the_kind_in_use_is_refused_before_measuring(both, full
     content = bench.load_baseline()
     content["benchmarks"][full]["runs"] *= 3
     bench.save_baseline(content)
-    result = bench.run("--accel-record=2", *arguments)
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*its baseline has 9 runs, 2 more would exceed 10*"])
+    bench.refuses("*its baseline has 9 runs, 2 more would exceed 10*", "--accel-record=2", *arguments)

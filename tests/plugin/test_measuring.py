@@ -317,4 +317,4 @@ def test_garbage_is_collected_in_the_warm_up_and_survivors_are_frozen(bench):
             assert second_spared
         """
     )
-    bench.run_apart().assert_outcomes(passed=1)
+    bench.run_apart("-p", "no:tests.support.quick_sessions").assert_outcomes(passed=1)

@@ -225,17 +225,6 @@ def test_works_without_other_plugins_of_pytest(bench, disabled):
     assert result.ret == pytest.ExitCode.OK
 
 
-@pytest.mark.parametrize(
-    ("option", "nearest"),
-    [("--accel-slowdwon=50%", "--accel-slowdown"), ("--accel-records", "--accel-record")],
-)
-def test_misspelt_option_names_the_nearest(bench, option, nearest):
-    result = bench.run(option)
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    name = option.partition("=")[0]
-    result.stderr.fnmatch_lines([f"ERROR: {name}: there is no such option. Did you mean {nearest}[?] *"])
-
-
 def test_option_of_a_conftest_file_may_begin_like_ours(bench):
     bench.write(
         "def test_step(request):\n    assert request.config.getoption('--accel-recordings') == 'mine'\n"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from pytest_accel.platforms.catalogue import ALTERNATIVES, load_catalogue
 from pytest_accel.storage.references import linked_figures, read_study
 from pytest_accel.workloads.config import BATCH_SIZES, size_for
 from pytest_accel.workloads.precision import resolve_precision
+from tests.support.processes import finished
 
 ROOT = Path(__file__).parents[2]
 SUITES = sorted((ROOT / "bench_suites").glob("test_*.py"))
@@ -62,15 +62,7 @@ print(json.dumps(rows.rows))
 @pytest.fixture(scope="module")
 def rows():
     environ = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", COLLECT],
-        cwd=ROOT,
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
+    done = finished(sys.executable, "-c", COLLECT, cwd=ROOT, env=environ, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 

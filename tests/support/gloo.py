@@ -24,7 +24,7 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def start_rank(program: str, rank: int, size: int, port: int, **variables: str) -> subprocess.Popen[str]:
+def start_rank(program: str, rank: int, size: int, port: int) -> subprocess.Popen[str]:
     environment = os.environ | {
         "RANK": str(rank),
         "WORLD_SIZE": str(size),
@@ -32,7 +32,6 @@ def start_rank(program: str, rank: int, size: int, port: int, **variables: str) 
         "MASTER_PORT": str(port),
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
-        **variables,
     }
     command = [sys.executable, "-m", "tests.support.gloo", program]
     pipe = subprocess.PIPE
@@ -61,9 +60,7 @@ def main() -> None:
     module, _, function = sys.argv[1].partition(":")
     program = getattr(import_module(module), function)
     torch.set_num_threads(1)
-    group = open_process_group(
-        torch.device("cpu"), rendezvous_s=float(os.environ.get("RENDEZVOUS_S", "120")), timeout_s=120
-    )
+    group = open_process_group(torch.device("cpu"), rendezvous_s=120, timeout_s=120)
     answer = program(group)
     group.barrier()
     group.close()

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from pytest_accel.options import GROUP_ID_VARIABLE
 from tests.support.waiting import eventually
@@ -22,6 +23,12 @@ while True:
     torch.cuda.synchronize()
 """
 _TO_GO_S = 60.0  # only what was forgotten stays so long
+_LONG_S = 300.0  # only a broken command runs so long
+
+
+def finished(*command: str | Path, check: bool = False, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end; what it printed comes with its status."""
+    return subprocess.run(command, capture_output=True, text=True, check=check, timeout=_LONG_S, **options)
 
 
 def left_in(folder: Path) -> list[str]:

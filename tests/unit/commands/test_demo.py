@@ -15,7 +15,11 @@ from pytest_accel.commands import demo
 from pytest_accel.stats.gate import Outcome
 from pytest_accel.stats.results import Ending
 
-QUICK = demo.FILES["pytest.ini"].replace("500ms", "30ms") + "accel_warmup = 30ms\n"
+# Plugins of this environment take half of the time of each process.
+QUICK = demo.FILES["pytest.ini"].replace("500ms", "30ms") + (
+    "accel_warmup = 30ms\n"
+    "addopts = -p tests.support.quick_sessions -p no:hypothesispytest -p no:xdist -p no:anyio\n"
+)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -135,10 +136,10 @@ class World:
         assert found is not None
         return found
 
-    def start(self, *ranks: int, rendezvous_s: float = LONG_S) -> None:
+    def start(self, *ranks: int) -> None:
         for rank in ranks:
             self.processes[rank] = subprocess.Popen(
-                [sys.executable, "launcher_rank.py", str(rendezvous_s), "-q", "-s", "test_rank.py"],
+                [sys.executable, "launcher_rank.py", str(LONG_S), "-q", "-s", "test_rank.py"],
                 cwd=self.folder,
                 env={
                     **os.environ,
@@ -318,16 +319,26 @@ class TestSession:
         assert [three.output(1), three.output(2)] == ["", ""]
 
 
+@contextmanager
+def rank_1_in_this_process(world: World, ranks: LauncherRanks) -> Iterator[None]:
+    """Connect it while a thread accepts it: a process of its own would import torch."""
+    with ThreadPoolExecutor(1) as pool:
+        accepted = pool.submit(wait_until, ranks.inventories, "rank 1 never came")
+        connection = launcher._connect(world.launcher_rank(1), LONG_S, Inventory(rank=1, node=0, host="n1"))
+        accepted.result()
+    yield
+    connection.close()
+
+
 def test_missing_launcher_rank_is_named_with_its_node(world, opened):
     three = world(2, 1)
-    three.start(1)
     ranks = opened(three)
-    wait_until(ranks.inventories, "rank 1 never came")
-    ranks.deadline = time.monotonic() + 0.1  # also for latecomers, at the end
-    with pytest.raises(
-        WorkerError, match=r"rank 2 of 3 \(torchrun\) did not connect; none connected from node 1 "
-    ):
-        ranks.wait()
+    with rank_1_in_this_process(three, ranks):
+        ranks.deadline = time.monotonic() + 0.1  # also for latecomers, at the end
+        with pytest.raises(
+            WorkerError, match=r"rank 2 of 3 \(torchrun\) did not connect; none connected from node 1 "
+        ):
+            ranks.wait()
 
 
 @pytest.mark.parametrize("sizes", [(1, 1), (2,)])
@@ -339,11 +350,21 @@ def test_port_in_use_is_reported_with_the_remedy(world, sizes):
     assert len(str(error.value).splitlines()) == 1
 
 
-def test_missing_rank_0_is_reported_by_the_others(world):
-    two = world(1, 1)
-    two.start(1, rendezvous_s=1)
-    assert two.status(1) == 1
-    assert "rank 1 of 2 (torchrun)" in two.output(1)
+def serve_here(world: World, rank: int, *, rendezvous_s: float = LONG_S) -> int:
+    """Serve as a launcher rank in this process until it leaves, which then ignores signals; return its status."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        return launcher.serve(
+            world.launcher_rank(rank), command=world.command, rendezvous_s=rendezvous_s, cpus="", devices=()
+        )
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def test_missing_rank_0_is_reported_by_the_others(world, capsys):
+    assert serve_here(world(1, 1), 1, rendezvous_s=1) == 1
+    assert "rank 1 of 2 (torchrun)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -413,11 +434,11 @@ def test_another_user_who_reads_the_store_is_no_rank(world, opened, tmp_path):
 
 def test_secret_in_the_environment_needs_no_folder(world, opened, monkeypatch):
     monkeypatch.setenv(SECRET_VARIABLE, "s" * 32)
-    two = world(1, 1)
-    two.start(1)
     monkeypatch.chdir("/")
+    two = world(2)
     ranks = opened(two)
-    ranks.wait()
+    with rank_1_in_this_process(two, ranks):
+        ranks.wait()
     assert list(two.folder.glob(".pytest-accel-*")) == []
 
 
@@ -476,13 +497,18 @@ def test_killed_launcher_rank_is_named_and_its_rank_ends(world, opened):
     again.end(stacks=False)
 
 
-def test_launcher_ranks_leave_when_rank_0_was_killed(world):
+def test_launcher_ranks_leave_when_rank_0_was_killed(world, capsys):
     two = world(2)
-    two.start(0, 1)
-    wait_until((two.folder / "all-there").exists, "the ranks never met")
-    two.processes[0].kill()
-    assert two.status(1) == 1
-    assert "rank 0 is gone" in two.output(1)
+    two.start(0)
+
+    def kill_rank_0() -> None:
+        wait_until((two.folder / "all-there").exists, "the ranks never met")
+        two.processes[0].kill()
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(kill_rank_0)
+        assert serve_here(two, 1) == 1
+    assert "rank 0 is gone" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

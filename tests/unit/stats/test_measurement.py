@@ -8,7 +8,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_accel.stats.environment import Environment
@@ -63,6 +63,10 @@ def groups(draw, least=1):
     ]
 
 
+few = settings(max_examples=20)  # a group takes 20 ms to draw
+
+
+@few
 @given(groups(), st.randoms())
 def test_the_order_in_which_ranks_come_changes_nothing(group, random):
     shuffled = group.copy()
@@ -70,6 +74,7 @@ def test_the_order_in_which_ranks_come_changes_nothing(group, random):
     assert merge(shuffled) == merge(group)
 
 
+@few
 @given(groups())
 def test_one_rank_is_the_run(group):
     only = group[0]
@@ -78,11 +83,13 @@ def test_one_rank_is_the_run(group):
     assert merged == replace(only, run=replace(only.run, environment=only.environment.key))
 
 
+@few
 @given(groups(least=2))
 def test_merged_throughput_is_at_most_the_sum_of_the_ranks(group):
     assert merge(group).throughput <= sum(each.throughput for each in group) * (1 + 1e-9)
 
 
+@few
 @given(groups())
 def test_measurement_crosses_processes_as_json(group):
     for each in (*group, merge(group)):

@@ -12,7 +12,7 @@ from random import Random
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_accel.workloads.data.files import DataError, DataMissing
@@ -179,6 +179,7 @@ def steps(orders, epochs):
     return zip(*(islice(each.requests(augment=False), most) for each in orders), strict=True)
 
 
+@settings(max_examples=20)
 @given(worlds())
 def test_every_image_comes_once_an_epoch_in_batches_of_one_bucket(orders):
     came = Counter()
@@ -190,6 +191,7 @@ def test_every_image_comes_once_an_epoch_in_batches_of_one_bucket(orders):
     assert min(came[index] for index in range(len(orders[0].sizes))) >= 3
 
 
+@settings(max_examples=20)
 @given(worlds(resizings=(ONE_SIDE,)))
 def test_no_image_comes_twice_in_its_epoch(orders):
     """With one scale an image has one bucket: a bucket's stream is one permutation of its images after another."""
@@ -204,6 +206,7 @@ def test_no_image_comes_twice_in_its_epoch(orders):
     assert sum(len(set(stream)) for stream in came.values()) == len(orders[0].sizes)
 
 
+@settings(max_examples=20)
 @given(worlds())
 def test_images_keep_their_shape_in_the_smallest_bucket_that_holds_them(orders):
     resizing = orders[0].resizing

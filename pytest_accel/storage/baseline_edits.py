@@ -146,8 +146,12 @@ def edit_baselines(
 ) -> list[str]:
     """Edit files under their locks and return a line for each change; without a reason nothing is written."""
     lines: list[str] = []
+    priors = {
+        platform: platform_prior(baselines.runs_of_platform(store, platform))
+        for platform in {file.platform for file in files}
+    }
     for file in files:
-        prior = platform_prior(baselines.runs_of_platform(store, file.platform))
+        prior = priors[file.platform]
         apply = partial(_edited, edit=edit, prior=prior, wanted=wanted, reason=reason.strip(), at=at)
         edited, found = apply(file)
         if edited != file and reason.strip():

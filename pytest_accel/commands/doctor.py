@@ -50,10 +50,9 @@ def doctor(args: argparse.Namespace) -> int:
     catalogue, baselines = project_catalogue(), baselines_folder(args)
     # In a thread: a driver that hangs is what this command is to report.
     detected = checks.Check(DEVICES, "a driver", partial(this_machine.detect, catalogue))
-    unlisted = "devices are not listed: a driver does not answer"
-    without = this_machine.Machine(cpu=this_machine.find_cpu(), problems=(unlisted,))
-    machine, _ = detected.wait(checks.DEVICES_LIMIT_S, without)
-    findings = checks.examine(data=data_folder(args), baselines=baselines)
+    without = this_machine.Machine(cpu=this_machine.find_cpu(), problems=("devices are not listed",))
+    machine, late = detected.wait(checks.DEVICES_LIMIT_S, without)
+    findings = (*late, *checks.examine(data=data_folder(args), baselines=baselines))
     if args.json:
         print(json.dumps({**_machine_json(machine, catalogue), "findings": to_plain(findings)}, indent=2))
     else:

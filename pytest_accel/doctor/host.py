@@ -160,8 +160,8 @@ def examine_load(
     text = f"{percent(busy, 0)} of these CPUs busy with other work"
     remedy = "End it or wait (`top`): a run beside other work is noisier, and reports how busy the host was."
     sheet = LOAD("other work")
-    told = sheet.problem if busy >= TAKEN else sheet.warning
-    findings = [told(text, remedy) if busy >= BUSY else sheet.ok(text)]
+    report = sheet.problem if busy >= TAKEN else sheet.warning
+    findings = [report(text, remedy) if busy >= BUSY else sheet.ok(text)]
     if stolen >= STOLEN:
         text = f"{percent(stolen, 0)} of these CPUs went to other virtual machines"
         remedy = "Request dedicated CPUs, or measure when the host is quiet."

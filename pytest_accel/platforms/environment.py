@@ -127,7 +127,8 @@ def torch_facts(*, libraries: bool = False) -> Facts:
     for name, read in readers.items():
         # A CPU build lacks some, and raises from others.
         with suppress(AttributeError, RuntimeError, ImportError):
-            facts[name] = read()
+            if found := read():
+                facts[name] = found
     return facts
 
 

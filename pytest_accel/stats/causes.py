@@ -516,7 +516,8 @@ def _compiler(sides: _Sides) -> str:
         for name in ("compiled_graphs", "graph_breaks")
         for runs in (sides.candidate, sides.baseline)
     )
-    if min(before) < 1:
+    # Without a count another benchmark of its process may have compiled its step.
+    if min(before) < 1 or not known_values(sides.candidate, "compiled_graphs"):
         return ""
     if not any(graphs):
         return f"the step ran eager: 0 compiled graphs, {median(before):g}{_IN_THE_BASELINE}"

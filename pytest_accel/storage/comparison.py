@@ -229,27 +229,34 @@ def find_source(name: str, root: Path) -> tuple[Side, ...]:
         remedy = "Name a platform, a folder of baselines, or a file of --accel-json."
         raise SourceError(f"{name!r} is nothing to compare.{did_you_mean(name, known)} {there}. {remedy}")
     if path.is_dir():
-        return _sides(name, f"baselines in {path}", *_stored(read_folder(path)))
+        return _of_files(name, path, read_folder(path))
     text = read_results_text(path)
     if _is_baseline(text, name, ResultsError):
-        return _sides(name, f"baselines in {path}", *_stored([baselines.parse(text, name)]))
+        return _of_files(name, path, [baselines.parse(text, name)])
     session = parse_results(text, name)
     about = f"results of session {session.session}" + (f" of {session.at}" if session.at else "")
     return _sides(name, about, session.results, session.environments)
 
 
 def _sides(
-    name: str, about: str, results: Iterable[Result], environments: Mapping[str, Environment]
+    name: str,
+    about: str,
+    results: Iterable[Result],
+    environments: Mapping[str, Environment],
+    known: Collection[str] = (),
 ) -> tuple[Side, ...]:
-    """Return the results of each platform, also those without runs: a comparison must show what failed."""
-    platforms: dict[str, dict[str, Result]] = {}
+    """Return the results of each platform, also those without runs: a comparison must show what failed.
+
+    Of `known` platforms also those without results: the other side then misses all of them.
+    """
+    platforms: dict[str, dict[str, Result]] = {platform: {} for platform in known}
     for result in results:
         if result.status is not Outcome.VANISHED and not result.is_platform:
             platforms.setdefault(result.disk_name, {})[result.stored_as] = result
     unplaced = platforms.pop("", {})  # failed before its platform was known: listed with every platform
     failed = {key: each for key, each in unplaced.items() if each.measured_as is Ending.FAILED}
     counts = {platform: sum(bool(each.runs) for each in of.values()) for platform, of in platforms.items()}
-    if not any(counts.values()):
+    if not known and not any(counts.values()):
         raise SourceError(f"{name}: its session measured nothing, so that there is nothing to compare.")
     return tuple(
         Side(
@@ -261,7 +268,7 @@ def _sides(
             environments=environments,
         )
         for platform, count in counts.items()
-        if count
+        if count or platform in known
     )
 
 
@@ -295,8 +302,8 @@ def _is_baseline(text: str, where: str, error: type[StorageError] = BaselineErro
     return isinstance(top, dict) and "suite" in top and "kind" not in top
 
 
-def _stored(files: Sequence[BaselineFile]) -> tuple[list[Result], dict[str, Environment]]:
-    """Return stored benchmarks as results that were recorded, and the environments of their runs."""
+def _of_files(name: str, path: Path, files: Sequence[BaselineFile]) -> tuple[Side, ...]:
+    """Return the sides of stored benchmarks, as results that were recorded; a file may have none left."""
     results = [
         Result(
             benchmark=key,
@@ -311,4 +318,6 @@ def _stored(files: Sequence[BaselineFile]) -> tuple[list[Result], dict[str, Envi
         for file in files
         for key, entry in file.benchmarks.items()
     ]
-    return results, {key: each for file in files for key, each in file.environments.items()}
+    environments = {key: each for file in files for key, each in file.environments.items()}
+    platforms = [file.platform for file in files]
+    return _sides(name, f"baselines in {path}", results, environments, platforms)

@@ -138,6 +138,25 @@ def test_settings_of_torch_that_a_test_leaves_behind_end_its_worker(bench):
     assert bench.processes("test_c") not in ([], [first])
 
 
+def test_torch_that_a_test_imports_is_no_setting_left_behind(bench):
+    bench.write(
+        """
+        def test_a(accel):
+            import torch
+
+            measure(accel)
+
+        def test_b(accel):
+            import torch
+
+            measure(accel)
+        """
+    )
+    bench.run_with_workers().assert_outcomes(passed=2)
+    (first,) = bench.processes("test_a")
+    assert bench.processes("test_b") == [first]
+
+
 def test_reports_of_a_worker_are_those_of_the_session(bench):
     bench.write(
         """

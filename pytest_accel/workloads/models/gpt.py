@@ -1,6 +1,6 @@
 """A decoder-only transformer on one screen: pre-norm, rotary positions, fused causal attention.
 
-The head shares the embedding's weights, as in GPT-2 and Megatron. Linear layers have no bias. The vocabulary
+The head shares the embedding's weights (`tied=True`, as in GPT-2 and Megatron). Linear layers have no bias. The vocabulary
 is padded to a multiple of 128 for the tensor cores; no token and no target is in the padding. `forward` returns logits in
 the type they were computed in: the loss upcasts them, where a compiler fuses it into the softmax. The residual stream has
 the type of the products, as in Megatron-LM: .973 of the step time of a fp32 stream at 0.8 B on an H200.
@@ -29,6 +29,7 @@ class GptShape:
     heads: int
     sequence: int
     vocabulary: int
+    tied: bool = True
     checkpoint: bool = False
 
     @property
@@ -97,7 +98,8 @@ class GPT(nn.Module):
         self.blocks = nn.ModuleList(GptBlock(shape) for _ in range(shape.layers))
         self.norm = nn.LayerNorm(shape.width)
         self.head = nn.Linear(shape.width, shape.padded_vocabulary, bias=False)
-        self.head.weight = self.embedding.weight
+        if shape.tied:
+            self.head.weight = self.embedding.weight
         for name in ("cos", "sin"):
             angles = torch.empty(shape.sequence, shape.width // shape.heads // 2)
             self.register_buffer(name, angles, persistent=False)

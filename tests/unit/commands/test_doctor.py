@@ -78,14 +78,26 @@ def test_verdicts():
     assert verdict(noisy).endswith(": load, GPU 1 ECC.")
 
 
+def test_a_fault_in_listing_the_devices_is_shown(monkeypatch, capsys):
+    def broken(_catalogue):
+        raise RuntimeError("no such catalogue")
+
+    monkeypatch.setattr(machine, "detect", broken)
+    cli.main(["doctor"])
+    said = capsys.readouterr().out
+    assert "this check failed: RuntimeError: no such catalogue" in said
+    assert "a driver does not answer" not in said
+
+
 def test_a_driver_that_hangs_does_not_hang_the_command(monkeypatch, capsys):
     released = threading.Event()
     monkeypatch.setattr(machine, "detect", lambda _catalogue: released.wait(10))
     monkeypatch.setattr(doctor, "DEVICES_LIMIT_S", 0.05)
     try:
-        cli.main(["doctor"])
+        assert cli.main(["doctor"]) == 1
     finally:
         released.set()
     said = capsys.readouterr().out
-    assert "note         devices are not listed: a driver does not answer" in said
+    assert "note         devices are not listed" in said
+    assert "a driver did not answer within 0.05 s" in said
     assert "  cpu " in said  # the platform

@@ -398,6 +398,15 @@ class TestRanks:
         assert fake.events.count("barrier") == len(timed.run.rounds_s) + 1  # and before the window is closed
         assert fake.events[:2] == ["agree", "measuring"]
 
+    def test_process_group_of_one_rank_waits_for_none_between_rounds(self, fake):
+        """NCCL would launch a kernel before each of its rounds."""
+        timer, ranks = SynchronizingTimer(), Recording(fake)
+        ranks.size = 1
+        time_rounds(
+            fake.step, fake, Pedantic(timer), timer, fake, warm_up=warmed(fake), budget_s=1.0, ranks=ranks
+        )
+        assert ranks.waited_at == [fake.steps]
+
     def test_ranks_take_the_largest_number_of_steps(self, fake):
         """Ranks may have different numbers of workers."""
         ranks = Recording(fake)

@@ -170,6 +170,11 @@ def test_provoked_cause_is_the_first_with_its_share(then, now, changes, kind, sh
     assert re.search(words, text), text
 
 
+def test_run_without_a_count_of_graphs_is_not_known_to_be_eager():
+    """Another benchmark of its process may have compiled its step."""
+    assert explained({"compiled_graphs": 1}, {})[0] == ()
+
+
 SLOWER = Verdict(
     outcome=Outcome.REGRESSED,
     tolerance=0.05,

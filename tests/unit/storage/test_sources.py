@@ -63,6 +63,13 @@ class TestPlatformsAndFolders:
         assert "git checkout" not in str(caught.value)
         assert "delete" not in str(caught.value)
 
+    def test_a_platform_whose_benchmarks_were_all_removed_misses_them(self):
+        path = Path("baselines/h200/cnn.json")
+        path.write_text(json.dumps({**json.loads(path.read_text()), "benchmarks": {}}))
+        assert labels(["./baselines"]) == [("a100x4", "a100x4"), ("h200", "h200")]
+        (side,) = find_source("h200", Path("baselines"))
+        assert (side.results, side.about) == ({}, "0 benchmarks, baselines in baselines/h200")
+
     def test_a_bad_file_is_the_stores_own_error(self):
         Path("baselines/h200/cnn.json").write_text("{")
         with pytest.raises(BaselineError, match=r"cnn.json: line 1"):

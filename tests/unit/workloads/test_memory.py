@@ -35,6 +35,11 @@ def parameters(name):
     return build_model(f"zoo/{name}", device="meta")[1].parameters
 
 
+def test_untied_head_has_weights_of_its_own():
+    untied = build_model("zoo/gpt-tiny", device="meta", tied=False)[1].parameters
+    assert untied - parameters("gpt-tiny") == 4096 * 192  # vocabulary and width
+
+
 def test_gpt_175b_on_one_device_reports_how_many_it_takes(memory):
     memory(H200)
     with pytest.raises(CannotFit) as caught:

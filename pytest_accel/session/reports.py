@@ -24,7 +24,6 @@ from pytest_accel.stats.causes import cause_text, lost
 from pytest_accel.stats.environment import describe, describe_briefly
 from pytest_accel.stats.gate import Outcome, Verdict
 from pytest_accel.stats.metric_gates import total_slowdown
-from pytest_accel.stats.quantities import percent
 from pytest_accel.stats.results import Ending, Status
 from pytest_accel.storage.baselines import BaselineStore
 
@@ -128,12 +127,6 @@ def failure_text(case: Case) -> str:
     if case.outcome is Outcome.INVALID:
         texts.append(VERDICTS[Outcome.INVALID].remedy)
     texts += [line_text("", line) for line in lines if line.status is None]
-    if case.settings.slowdown and case.measurements:
-        felt = case.latest.run.metrics.get("slowdown_felt", 0.0)
-        texts.append(
-            f"--accel-slowdown {percent(case.settings.slowdown)} delayed every step on purpose "
-            f"(in the last run {percent(felt)} of throughput were lost to it)"
-        )
     return "\n".join(texts)
 
 

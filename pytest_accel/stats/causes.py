@@ -47,6 +47,7 @@ _LARGEST_LOSS = 100.0  # of ln(step time)
 _LEAST_SHOWN = 5e-4  # rounds to 0.1 %
 # What one kind of cause is called where it explains the losses of many benchmarks.
 SUBJECTS: Mapping[str, str] = {
+    "delay": "--accel-slowdown",
     "sm_clock": "the SM clock",
     "memory_clock": "the memory clock",
     "cpu_clock": "the CPU clock",
@@ -132,7 +133,7 @@ def find_causes(
             causes.append(replace(cause, explained=taken))
             rest -= taken
 
-    for explain in (_loader, _cpu_wait, _sm_clock, _memory_clock, _cpu_clock):
+    for explain in (_delay, _loader, _cpu_wait, _sm_clock, _memory_clock, _cpu_clock):
         take(explain(sides))
     setting = _setting(sides, changes) if rest >= _LEAST_SHARE * loss else None
     if setting is not None and all(is_setting(each.name) or is_place(each.name) for each in changes):
@@ -308,6 +309,14 @@ class _Sides:
 def _typical(runs: Sequence[Run], name: str) -> float | None:
     values = known_values(runs, name)
     return median(values) if values else None
+
+
+def _delay(sides: _Sides) -> Cause | None:
+    felt = sides.now("slowdown_felt")
+    if not 0 < felt < 1:
+        return None
+    text = "--accel-slowdown delayed every step on purpose"
+    return Cause(kind="delay", text=text, explained=-math.log1p(-felt))
 
 
 # --- the device ---------------------------------------------------------------------------------------

@@ -51,6 +51,11 @@ FOLDER = Change(name="env.CUDA_MPS_PIPE_DIRECTORY", old="/tmp/7", new="/tmp/8")
 TORCH = Change(name="torch", old="2.11.0", new="2.12.0")
 # What differs, the first cause, the share of a loss of 26.5 % that it explains (None: unknown), words of its lines.
 PROVOKED = {
+    "a delay on purpose, beside other work": (
+        {"cpu_wait_s_per_step": 0.0},
+        {"cpu_wait_s_per_step": 0.002, "slowdown_felt": 0.2},
+        *((), "delay", math.log(1.25) / math.log(1.36), "--accel-slowdown delayed every step on purpose"),
+    ),
     "locked clock of a compute-bound step": (
         {"sm_clock_mhz": 1886, "mfu": 0.6},
         {"sm_clock_mhz": 1380, "mfu": 0.44, "locked_clock_mhz": 1380},
@@ -315,6 +320,7 @@ METRICS = {
     "cpu_wait_s_per_step": (0, 0.1),
     "other_cpu_share": (0, 1),
     "compiled_graphs": (0, 2),
+    "slowdown_felt": (0, 1),
 }
 SIDES = st.fixed_dictionaries({}, optional={name: st.floats(*ends) for name, ends in METRICS.items()})
 

@@ -357,6 +357,7 @@ def read_settings(config: pytest.Config, environ: Mapping[str, str] = os.environ
             values[option.field] = option.read(text, origin)
             origins[option.field] = origin
     _refuse_unknown_variables(environ)
+    _refuse_unknown_keys(config)
     settings = Settings(**values, origins=origins)
     if settings.update:
         settings = replace(settings, record=settings.record or RECORD_RUNS)
@@ -395,6 +396,22 @@ def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:
         raise pytest.UsageError(
             f"{name}: there is no such setting.{hint} Unset it: then `pytest --help` lists all."
         )
+
+
+def _refuse_unknown_keys(config: pytest.Config) -> None:
+    """Refuse ini keys that begin with accel_ and that nothing declares: pytest only warns of them."""
+    known = {option.key for option in OPTIONS if option.in_ini}
+    # pytest 9 warns of whoever reads `inicfg`, and has nothing else that lists the keys.
+    written: Iterable[str] = config._inicfg if hasattr(config, "_inicfg") else config.inicfg  # noqa: SLF001
+    for name in sorted(each for each in written if each.startswith("accel_") and each not in known):
+        try:
+            config.getini(name)  # another plugin's
+        except ValueError:
+            where = config.inipath.name if config.inipath else "the ini file"
+            hint = _nearest(name, known, "accel_")
+            raise pytest.UsageError(
+                f"{name} (from {where}): there is no such setting.{hint} `pytest --help` lists all."
+            ) from None
 
 
 def _refuse_contradictions(settings: Settings) -> None:

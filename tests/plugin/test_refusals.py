@@ -7,6 +7,16 @@ import pytest
 LONG_NAME = f"{'a' * 300}.md"
 
 
+def test_misspelt_setting_of_an_ini_file_names_the_nearest_and_those_of_others_are_theirs(bench):
+    bench.benchmarks("test_step")
+    source = "def pytest_addoption(parser):\n    parser.addini('accel_site', 'of a plugin')\n"
+    bench.path("conftest.py").write_text(source)
+    bench.refuses(
+        "ERROR: accel_tolerence (from *): there is no such setting. Did you mean accel_tolerance[?] *",
+        "-o", "accel_site=b", "-o", "accel_tolerence=5%",
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -15,7 +15,7 @@ class FakeConfig:
 
     def __init__(self, options=None, ini=None, inifile="pyproject.toml"):
         self._options = {f"--accel-{name}": value for name, value in (options or {}).items()}
-        self._ini = ini or {}
+        self._ini = self._inicfg = ini or {}
         self.inipath = Path(inifile) if inifile else None
 
     def getoption(self, flag, default=None):

@@ -111,8 +111,10 @@ def pip(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="session")
 def bare(built, tmp_path_factory) -> Path:
-    """pytest, pytest-benchmark and the wheel: no torch, no numpy."""
-    folder = environment(tmp_path_factory.mktemp("bare") / "venv", needs_of("pytest", "pytest-benchmark"))
+    """The wheel and what it needs: no torch, no numpy."""
+    folder = environment(
+        tmp_path_factory.mktemp("bare") / "venv", needs_of("pytest", "pytest-benchmark", "nvidia-ml-py")
+    )
     pip(folder, "install", "--quiet", "--no-index", str(built.wheel))
     return folder
 

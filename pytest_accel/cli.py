@@ -96,7 +96,11 @@ def _parser() -> argparse.ArgumentParser:
     for each in sorted(COMMANDS.values(), key=lambda command: command.name):
         *group, name = each.name
         sub = (groups[group[0]] if group else commands).add_parser(
-            name, help=each.help, description=each.run.__doc__, epilog=f"example: pytest-accel {each.example}"
+            name,
+            help=each.help,
+            description=each.run.__doc__,
+            epilog=f"example: pytest-accel {each.example}",
+            allow_abbrev=False,  # as pytest's own options: `--isolat` is a mistake
         )
         for names, options in each.arguments:
             sub.add_argument(*names, **options)

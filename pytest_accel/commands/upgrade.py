@@ -265,14 +265,16 @@ def _unfinished(environment: UpgradeEnvironment, status: int | None, log: Path) 
     end = "\n".join(f"    {line}" for line in last_lines(log))
     brief = _error_in(log) or f"{what} ({log.name})"
     here, kept = Path.cwd(), log.parent
-    return _UnfinishedError(
-        f"{environment.shown}: {what}. {log.name} ends with:\n{end}\n"
-        "It needs pytest-accel (the checkout or wheel that is installed here, there or in the image), and both this folder and that of "
-        f"the results under the same names: podman and docker take --volume {here}:{here} --volume {kept}:{kept} "
-        f"--workdir {here}, apptainer --bind {here},{kept} --pwd {here}.",
-        code,
-        brief,
-    )
+    needs = ""
+    if len(environment.words) > 1:
+        needs = (
+            "\nIt needs pytest-accel (the checkout or wheel that is installed here, there or in the image), and both this folder and "
+            f"that of the results under the same names: podman and docker take --volume {here}:{here} --volume {kept}:{kept} "
+            f"--workdir {here}, apptainer --bind {here},{kept} --pwd {here}."
+        )
+    elif "unrecognized arguments" in end or "No module named" in end:
+        needs = "\nIt needs pytest-accel: install the checkout or wheel that is installed here."
+    return _UnfinishedError(f"{environment.shown}: {what}. {log.name} ends with:\n{end}{needs}", code, brief)
 
 
 def _error_in(log: Path) -> str:

@@ -28,7 +28,7 @@ from pytest_accel.session.worker_process import cause_of, text_of
 from pytest_accel.stats.environment import Environment
 from pytest_accel.stats.gate import LOSSES, Outcome, Verdict, interval
 from pytest_accel.stats.metric_gates import PlatformShift
-from pytest_accel.stats.quantities import percent
+from pytest_accel.stats.quantities import counted, percent
 from pytest_accel.stats.results import Ending, ReportLine, Result, Status, describe_loss_change, status_of
 from pytest_accel.stats.run import suite_of
 
@@ -126,6 +126,9 @@ def _recording_notes(case: Case) -> Iterator[str]:
     quality = case.quality
     if quality is None:
         return
+    wanted = case.settings.record
+    if missing := max(0, wanted - len(case.runs)):  # interrupted, or out of time
+        yield f"{wanted - missing} of {counted(wanted, 'run')}: record the rest with --accel-record={missing}"
     if quality.provisional and not quality.is_surely_noisy:
         yield f"provisional ({quality.provisional}): record again on other days, runs of one session resemble each other"
     if case.frozen is not None:

@@ -48,6 +48,7 @@ def test_interrupted_recording_keeps_finished_runs_whatever_interrupts_follow(be
     assert process.returncode == pytest.ExitCode.INTERRUPTED, output
     assert "Traceback" not in output
     assert "recorded 1 run" in output
+    assert "1 of 3 runs: record the rest with --accel-record=2" in output
     assert len(bench.entry("test_step")["runs"]) == bench.entry("test_step")["ledger"][0]["runs"] == 1
     assert bench.left_behind() == []
 

@@ -99,7 +99,9 @@ def _stored(args: argparse.Namespace) -> tuple[BaselineStore, Sequence[BaselineF
             "--baselines."
         )
     if not any(map(wanted, known)):
-        raise ValueError(f"No baseline in {folder / args.platform} matches -k {args.keyword!r}.")
+        raise ValueError(
+            f"No baseline in {folder / store.platform(args.platform)} matches -k {args.keyword!r}."
+        )
     return store, files, wanted
 
 

@@ -136,9 +136,14 @@ def _write_project(folder: Path) -> None:
         )
     for name in ("baselines", ".accel"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in FILES.items():
-        (folder / name).write_text(text, encoding="utf-8")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in FILES.items():
+            (folder / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ValueError(
+            f"{folder} cannot be written: {error.strerror}. Name a folder elsewhere: pytest-accel demo FOLDER"
+        ) from None
 
 
 def _pytest(folder: Path, options: tuple[str, ...]) -> Result:

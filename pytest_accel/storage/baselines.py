@@ -172,6 +172,10 @@ def parse(text: str, where: str) -> BaselineFile:
     """Return the file as a value, or raise BaselineError with the place of its first fault."""
     with format_errors(where, BaselineError):
         top: Any = loads(text)
+        if isinstance(top, dict) and "kind" in top:
+            raise FormatError(
+                "kind", "these are results of --accel-json, no baseline", "Move the file elsewhere."
+            )
         check_version(top, SCHEMA_VERSION, "a baseline file")
         file = decode(BaselineFile, top, derived=_DERIVED)
         check_keys(file.environments)

@@ -71,6 +71,9 @@ def test_a_folder_with_files_of_others_is_refused(run, tmp_path):
     (tmp_path / "other" / "pytest.ini").write_bytes(b"\xff")
     assert "other has files of yours: pytest.ini" in run("other", status=2)
     assert "other/pytest.ini is no folder. Name a new one." in run("other/pytest.ini", status=2)
+    assert "cannot be written: Not a directory. Name a folder elsewhere" in run(
+        "other/pytest.ini/demo", status=2
+    )
 
 
 @pytest.fixture

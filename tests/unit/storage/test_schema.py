@@ -250,6 +250,12 @@ TEXT_FAULTS = [
 
 
 class TestFaults:
+    def test_results_among_baselines_are_named_as_such(self):
+        with pytest.raises(
+            BaselineError, match=r"results of --accel-json, no baseline\nMove the file elsewhere"
+        ):
+            parse(json.dumps({"kind": "accel-session", "schema_version": 2}), WHERE)
+
     def check(self, text: str, place: str, says: str) -> BaselineError:
         with pytest.raises(BaselineError) as caught:
             parse(text, WHERE)

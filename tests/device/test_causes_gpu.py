@@ -127,7 +127,7 @@ torch.backends.cudnn.benchmark = True
 torch.set_float32_matmul_precision("highest" if os.environ.get("PROVOKED") == "tf32" else "high")
 torch.backends.cudnn.enabled = os.environ.get("PROVOKED") != "cudnn"
 """
-# Of control groups version 2 and 1: 0.6 CPUs. With less, importing torch takes minutes.
+# Of control groups version 2 and 1, for 0.6 CPUs
 QUOTAS = (("/sys/fs/cgroup", "cpu.max", "60000 100000"), ("/sys/fs/cgroup/cpu", "cpu.cfs_quota_us", "60000"))
 BUSY = "print('working', flush=True)\nwhile True: pass"
 

@@ -51,8 +51,9 @@ def doctor(args: argparse.Namespace) -> int:
     # In a thread: a driver that hangs is what this command is to report.
     detected = checks.Check(DEVICES, "a driver", partial(this_machine.detect, catalogue))
     without = this_machine.Machine(cpu=this_machine.find_cpu(), problems=("devices are not listed",))
-    machine, late = detected.wait(checks.DEVICES_LIMIT_S, without)
-    findings = (*late, *checks.examine(data=data_folder(args), baselines=baselines))
+    findings = checks.examine(data=data_folder(args), baselines=baselines)
+    machine, late = detected.wait(checks.DEVICES_LIMIT_S, without)  # after it: both limits run at once
+    findings = (*late, *findings)
     if args.json:
         print(json.dumps({**_machine_json(machine, catalogue), "findings": to_plain(findings)}, indent=2))
     else:

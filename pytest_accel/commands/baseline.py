@@ -24,7 +24,6 @@ from pytest_accel.commands.registry import (
 from pytest_accel.report.baselines import ShownBenchmark, shown, shown_json
 from pytest_accel.report.markdown import render_proposal
 from pytest_accel.report.terminal import fitted
-from pytest_accel.stats.baseline_quality import platform_prior
 from pytest_accel.stats.quantities import counted, did_you_mean, inert, parse_tolerance, printable
 from pytest_accel.stats.run import both_keys, node_id_of
 from pytest_accel.storage.baseline_edits import (
@@ -32,12 +31,13 @@ from pytest_accel.storage.baseline_edits import (
     Tolerance,
     check_baselines,
     edit_baselines,
+    priors_of,
     remove,
     set_anchor,
     set_tolerance,
 )
 from pytest_accel.storage.baseline_edits import accept as accept_runs
-from pytest_accel.storage.baselines import BaselineFile, BaselineStore, runs_of_platform
+from pytest_accel.storage.baselines import BaselineFile, BaselineStore
 from pytest_accel.storage.results import read_results
 
 _PLATFORM: Argument = argument(
@@ -67,10 +67,7 @@ def show(args: argparse.Namespace) -> int:
     if args.check:
         return _check(baselines_folder(args))
     store, files, wanted = _stored(args)
-    priors = {
-        platform: platform_prior(runs_of_platform(store, platform))
-        for platform in {file.platform for file in files}
-    }
+    priors = priors_of(store, files)
     stored = []
     for file in files:
         removed = tuple(each for each in file.removed if wanted(each.benchmark))

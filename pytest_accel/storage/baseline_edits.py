@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -135,6 +135,12 @@ def _check_fit(key: str, result: Result, stored: Sequence[Run]) -> None:
 EntryEdit: TypeAlias = Callable[[str, BaselineEntry, NoisePrior], tuple[str, BaselineEntry | None] | None]
 
 
+def priors_of(store: BaselineStore, files: Iterable[BaselineFile]) -> dict[str, NoisePrior]:
+    """Return the noise prior of each platform of these files."""
+    platforms = {file.platform for file in files}
+    return {platform: platform_prior(baselines.runs_of_platform(store, platform)) for platform in platforms}
+
+
 def edit_baselines(
     store: BaselineStore,
     files: Sequence[BaselineFile],
@@ -146,10 +152,7 @@ def edit_baselines(
 ) -> list[str]:
     """Edit files under their locks and return a line for each change; without a reason nothing is written."""
     lines: list[str] = []
-    priors = {
-        platform: platform_prior(baselines.runs_of_platform(store, platform))
-        for platform in {file.platform for file in files}
-    }
+    priors = priors_of(store, files)
     for file in files:
         prior = priors[file.platform]
         apply = partial(_edited, edit=edit, prior=prior, wanted=wanted, reason=reason.strip(), at=at)

@@ -167,9 +167,9 @@ def _gates(gates: Mapping[str, float | None]) -> dict[str, float | None]:
     found: dict[str, float | None] = {}
     for name, value in _mapping("gates", gates).items():
         _check_name("gates", name)
-        found[name] = None if value is None else _float(value)
+        found[name] = tolerance = None if value is None else _float(value)
         _require(
-            value is None or 0 < _float(value) < 1,
+            tolerance is None or 0 < tolerance < 1,
             f"gates[{name!r}]: {value!r} is not a fraction between 0 and 1. Write 0.05.",
         )
     _require(

@@ -153,9 +153,8 @@ class Accel:
         figures = {**timed.run.metrics, **self._metrics(step, timed), **rates, **observed.figures}
         # An injected slowdown is no part of what is measured beside the rounds.
         step_s = timed.warm_up.step_s if self.settings.slowdown else timed.step_s
-        with (
-            _plain_arguments()
-        ):  # Not failing together: they may use collectives. A rank that fails ends the group.
+        # Not failing together: they may use collectives. A rank that fails ends the group.
+        with _plain_arguments():
             figures |= check_metrics(metrics(step_s) if callable(metrics) else metrics or {})
         kernels, note = self._profiled(timed)
         run = replace(timed.run, loss=loss_value, metrics=figures, kernels=kernels)
@@ -204,8 +203,10 @@ class Accel:
             observed = observation.observed(timed.steps)
         counts = {name: count - compiled.get(name, 0.0) for name, count in compiled_counts().items()}
         # No graph is a fact, unless another benchmark of this process may have compiled the step.
-        eager = "" if compiled.get("compiled_graphs") else "compiled_graphs"
-        counts = {name: count for name, count in counts.items() if count or name == eager}
+        is_known = not compiled.get("compiled_graphs")
+        counts = {
+            name: count for name, count in counts.items() if count or (name == "compiled_graphs" and is_known)
+        }
         timed = replace(timed, run=replace(timed.run, metrics={**timed.run.metrics, **counts}))
         return timed, observed, losses[0] if losses else None
 

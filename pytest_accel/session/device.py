@@ -38,9 +38,8 @@ if TYPE_CHECKING:
 RANK_END = pytest.StashKey["RankConnection"]()  # set in a worker process only
 BINDING = pytest.StashKey[str]()  # in words, for the environment of a measurement
 WAITED_S = pytest.StashKey[float]()  # spent by this session waiting for its devices
-LOGGED_S = pytest.StashKey[
-    float
-]()  # of the log's last line of progress: runs may be shorter than its interval
+# When the log had its last line of progress: runs may be shorter than its interval.
+LOGGED_S = pytest.StashKey[float]()
 STEP_FACTS = pytest.StashKey[dict[str, str]]()  # of the built step: what an upgrade may change
 
 

@@ -126,9 +126,9 @@ def _recording_notes(case: Case) -> Iterator[str]:
     quality = case.quality
     if quality is None:
         return
-    wanted = case.settings.record
-    if missing := max(0, wanted - len(case.runs)):  # interrupted, or out of time
-        yield f"{wanted - missing} of {counted(wanted, 'run')}: record the rest with --accel-record={missing}"
+    wanted, measured = case.settings.record, len(case.runs)
+    if measured < wanted:  # interrupted, or out of time
+        yield f"{measured} of {counted(wanted, 'run')}: record the rest with --accel-record={wanted - measured}"
     if quality.provisional and not quality.is_surely_noisy:
         yield f"provisional ({quality.provisional}): record again on other days, runs of one session resemble each other"
     if case.frozen is not None:

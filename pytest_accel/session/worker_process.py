@@ -149,7 +149,7 @@ class WorkerProcess:
             bind_worker(self._config, selection.catalogue.parse(order.platform))
         selection.ordered = order.platform
         self._extra_info, self._warnings = {}, []
-        found = self._set_up = torch_facts()
+        before = self._set_up = torch_facts()
         try:
             # Through the hook: wrappers of other plugins apply warning filters and explain assertions.
             item.ihook.pytest_runtest_protocol(item=item, nextitem=self._items.get(order.next_node_id))
@@ -175,7 +175,7 @@ class WorkerProcess:
             device_check=self._config.stash.get(DEVICE_CHECK, None),
             warnings=tuple(self._warnings),
             # Those of a session's fixture, made for this item, are meant for the next ones too.
-            left_settings=torch_facts() not in (found, self._set_up),
+            left_settings=torch_facts() not in (before, self._set_up),
         )
 
     def _outcome(self, item: pytest.Item) -> dict[str, Any]:

@@ -137,9 +137,8 @@ def find_causes(
         take(explain(sides))
     setting = _setting(sides, changes) if rest >= _LEAST_SHARE * loss else None
     if setting is not None and all(is_setting(each.name) or is_place(each.name) for each in changes):
-        take(
-            replace(setting, explained=rest)
-        )  # nothing else is known to have changed; kernels say where, and not why
+        # Nothing else is known to have changed; kernels say where, and not why.
+        take(replace(setting, explained=rest))
     elif setting is not None:
         causes.append(setting)
     idle = [each for each in found if each.kind == "host"]  # of which launching is a reason

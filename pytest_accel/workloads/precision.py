@@ -37,10 +37,8 @@ class Precision:
     def flags(self, *, cudnn_benchmark: bool) -> Iterator[None]:
         """Set the process-wide backend flags of this policy, and put the old ones back at the end."""
         backends = torch.backends
-        matmul, cudnn = (
-            "highest",
-            True,
-        )  # the defaults: reading raises where the user set the new interface alone
+        # The defaults: reading raises where the user set the new interface alone.
+        matmul, cudnn = "highest", True
         with suppress(RuntimeError):
             matmul = torch.get_float32_matmul_precision()
         with suppress(RuntimeError):

@@ -37,9 +37,8 @@ class Targets(NamedTuple):
 class Scenes(NamedTuple):
     """Images of a batch in one padded size, each in the upper left corner, with targets in training."""
 
-    images: (
-        Tensor  # (images, 3, height, width), normalized, or bytes of a loader; the padding may hold anything
-    )
+    # (images, 3, height, width), normalized, or bytes of a loader; the padding may hold anything.
+    images: Tensor
     sizes: Tensor  # (images, 2), whole pixels: height and width of each image without its padding
     targets: Targets | None = None
 

@@ -35,11 +35,17 @@ def test_loss_is_explained_by_the_operator_that_got_slower(bench, monkeypatch, c
     assert run["kernels"]["rows"]
 
     monkeypatch.setenv("SOFTMAXES", "300")
-    lost = bench.run("--accel-json=lost.json")
-    assert lost.ret == pytest.ExitCode.TESTS_FAILED
-    (result,) = read_results(bench.path("lost.json")).results
-    assert {each.operation for each in result.kernels.rows[:2]} == {"softmax", "softmax backward"}
-    assert main(["explain", str(bench.path("lost.json"))]) == 0
-    said = capsys.readouterr().out
-    assert "  cause    " in said  # softmax, unless other work on this machine kept it waiting for longer
+    for _ in range(
+        3
+    ):  # a run that other work disturbed while it was profiled is no evidence, and names no cause
+        lost = bench.run("--accel-json=lost.json")
+        assert lost.ret == pytest.ExitCode.TESTS_FAILED
+        (result,) = read_results(bench.path("lost.json")).results
+        assert {each.operation for each in result.kernels.rows[:2]} == {"softmax", "softmax backward"}
+        assert main(["explain", str(bench.path("lost.json"))]) == 0
+        said = capsys.readouterr().out
+        if "  cause    " in said:  # softmax, unless other work on this machine kept it waiting for longer
+            break
+    else:
+        pytest.fail(said)
     assert re.search(r"^softmax .* 100? %|^softmax +\+", said, re.MULTILINE)

@@ -14,10 +14,11 @@ from pytest_accel.options import Settings
 from pytest_accel.platforms.catalogue import PlatformName
 from pytest_accel.session.device import WAITED_S, Unfit
 from pytest_accel.stats.baseline_quality import DEFAULT_PRIOR, BaselineQuality, FrozenTolerance, NoisePrior
-from pytest_accel.stats.causes import Cause, causes_of, disturbance, kernel_causes
+from pytest_accel.stats.causes import Cause, causes_of, disagreement, disturbance, kernel_causes
 from pytest_accel.stats.comparison import configuration_changes
 from pytest_accel.stats.environment import Change, Environment, describe, diff, diff_identity
 from pytest_accel.stats.gate import LOSSES, Outcome, Policy, Verdict, interval, slowest_loss, summaries
+from pytest_accel.stats.kernels import KernelDifference
 from pytest_accel.stats.measurement import Measurement
 from pytest_accel.stats.metric_gates import (
     judge_anchor,
@@ -158,6 +159,8 @@ class Case:
             notes.append(FOREIGN_ANCHOR)
         if self.measurements and (other := self._stored_with_other_data()):
             notes.append(other)
+        if (moved := self._moved_kernels()) and (reason := disagreement(moved)):
+            notes.append(reason)
         return list(dict.fromkeys(notes))
 
     @property
@@ -357,7 +360,10 @@ class Case:
         if not self.measurements or self.verdict is None:
             return ()
         stored = self.comparable_runs()
-        where: tuple[Cause, ...] = ()
-        if self.verdict.outcome is Outcome.REGRESSED and (moved := kernel_difference(stored, self.runs)):
-            where = kernel_causes(moved)
+        moved = self._moved_kernels()
+        where = kernel_causes(moved) if moved else ()
         return causes_of(self.verdict, stored, self.runs, self.changes(), where)
+
+    def _moved_kernels(self) -> KernelDifference | None:
+        is_lost = self.verdict is not None and self.verdict.outcome is Outcome.REGRESSED
+        return kernel_difference(self.comparable_runs(), self.runs) if is_lost else None

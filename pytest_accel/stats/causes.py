@@ -469,9 +469,9 @@ def _loader(sides: _Sides) -> Cause | None:
 def kernel_causes(found: KernelDifference) -> tuple[Cause, ...]:
     """Return the changes that explain at least a tenth of a loss each, the largest first; none where nothing was lost.
 
-    None either where the profiled runs differ by much more than all runs do: one of them was disturbed.
+    None either where the profiled runs disagree with all runs.
     """
-    if found.loss_s <= 0 or -found.unexplained_s > _DISAGREES * found.loss_s:
+    if found.loss_s <= 0 or disagreement(found):
         return ()
     whole = math.log(found.after_s / found.before_s)
     changes = sorted((*found.rows, found.idle), key=lambda each: each.change_s, reverse=True)
@@ -484,6 +484,17 @@ def kernel_causes(found: KernelDifference) -> tuple[Cause, ...]:
         )
         for each in changes
         if each.change_s >= _LEAST_SHARE * found.loss_s
+    )
+
+
+def disagreement(found: KernelDifference) -> str:
+    """Return why a loss has no kernels among its causes: one of the two profiled runs was disturbed; empty if not."""
+    excess_s = -found.unexplained_s
+    if not excess_s > _DISAGREES * found.loss_s > 0:
+        return ""
+    return (
+        f"no kernels among the causes: the steps that were profiled differ by {seconds(found.loss_s + excess_s)}, all runs by "
+        f"{seconds(found.loss_s)}; other work disturbed the profiled ones"
     )
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_accel.report.comparison import kernel_rows, waterfall
-from pytest_accel.stats.causes import kernel_causes
+from pytest_accel.stats.causes import disagreement, kernel_causes
 from pytest_accel.stats.kernels import (
     IDLE,
     MOST_OF_OPERATION,
@@ -192,6 +192,7 @@ class TestCauses:
         """Its idle time would take a loss of 5 ms in full, whatever was slow in the other runs."""
         disturbed = compare(OLD, table(step_ms, *OLD.rows), before_s=0.010, after_s=0.015)
         assert len(kernel_causes(disturbed)) == causes
+        assert bool(disagreement(disturbed)) is not bool(causes)
 
     def test_equal_tables_explain_nothing(self):
         assert kernel_causes(compare(OLD, OLD, before_s=0.010, after_s=0.012)) == ()

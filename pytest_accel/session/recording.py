@@ -142,5 +142,7 @@ def _keep(case: Case, why: str, session_id: str, at: str) -> None:
     with suppress(OSError):
         replace_file(path, text.encode())
         where = f"is kept in {path}."
+        if case.settings.update and not (case.problem or case.unfit):
+            where += f' To store it: pytest-accel baseline accept --replace --reason "..." {path}'
     measured = counted(len(case.runs), "run")
     case.problem = f"{why}\nNothing was recorded; what was measured ({measured}) {where}"

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import resource
+import shlex
 import signal
 import time
 import types
 
 import pytest
+
+from pytest_accel.cli import main
 
 # The first fresh process measures, the next one hangs until it is ended.
 HANGS_SECOND = """
@@ -131,7 +135,10 @@ def test_interrupted_update_leaves_the_old_baseline(bench):
     assert process.returncode == pytest.ExitCode.INTERRUPTED, output
     assert bench.load_baseline() == before
     assert "the recording was not finished" in output
-    assert "(1 run) is kept in" in output
+    (accept,) = re.findall(r"\(1 run\) is kept in .*\. To store it: pytest-accel (.*)", output)
+    assert main(shlex.split(accept)) == 0
+    assert len(bench.entry("test_step")["runs"]) == 1
+    assert bench.load_baseline() != before
 
 
 def test_killed_session_leaves_no_process_and_no_folder(bench, monkeypatch):

@@ -77,7 +77,7 @@ def test_runs_reach_the_temporary_folder_or_the_screen(tmp_path, monkeypatch, ha
     files = list(tmp_path.rglob("pytest-accel-unsaved-*"))
     if has_room:
         (file,) = files
-        assert found.problem.endswith(f"what was measured (1 run) is kept in {file}.")
+        assert f"what was measured (1 run) is kept in {file}. To store it: pytest-accel" in found.problem
         text = file.read_text()
     else:
         assert files == []

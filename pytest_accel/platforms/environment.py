@@ -101,6 +101,8 @@ def torch_facts(*, libraries: bool = False) -> Facts:
     torch, inductor = sys.modules.get("torch"), sys.modules.get("torch._inductor.config")
     if torch is None:
         return {}
+    # Before Inductor is loaded, its variable: loading it changes no setting.
+    autotuned = inductor.max_autotune if inductor else os.environ.get("TORCHINDUCTOR_MAX_AUTOTUNE") == "1"
     backends = ("flash", "mem_efficient", "cudnn", "math")
     readers: dict[str, Callable[[], str]] = {
         "matmul_precision": lambda: torch.get_float32_matmul_precision().replace("highest", ""),
@@ -112,7 +114,7 @@ def torch_facts(*, libraries: bool = False) -> Facts:
             each for each in backends if not getattr(torch.backends.cuda, f"{each}_sdp_enabled")()
         ),
         "deterministic": lambda: "on" if torch.are_deterministic_algorithms_enabled() else "",
-        "max_autotune": lambda: "on" if inductor and inductor.max_autotune else "",
+        "max_autotune": lambda: "on" if autotuned else "",
     }
     if libraries:
         readers |= {

@@ -94,6 +94,7 @@ class WorkerProcess:
         self._reports: list[pytest.TestReport] = []
         self._extra_info: dict[str, Any] = {}
         self._warnings: list[dict[str, Any]] = []
+        self._at_start: Mapping[str, str] | None = None  # settings of torch before the first item
         self._set_up: Mapping[str, str] = {}  # settings of torch when the fixtures of an item were made
 
     @pytest.hookimpl(tryfirst=True)
@@ -150,6 +151,8 @@ class WorkerProcess:
         selection.ordered = order.platform
         self._extra_info, self._warnings = {}, []
         before = self._set_up = torch_facts()
+        if self._at_start is None:
+            self._at_start = before
         try:
             # Through the hook: wrappers of other plugins apply warning filters and explain assertions.
             item.ihook.pytest_runtest_protocol(item=item, nextitem=self._items.get(order.next_node_id))
@@ -174,8 +177,8 @@ class WorkerProcess:
             extra_info=self._extra_info,
             device_check=self._config.stash.get(DEVICE_CHECK, None),
             warnings=tuple(self._warnings),
-            # Those of a session's fixture, made for this item, are meant for the next ones too.
-            left_settings=torch_facts() not in (before, self._set_up),
+            # What a fixture of the session set for this item is meant for the next ones too; one of a module sets it back.
+            left_settings=torch_facts() not in (self._at_start, before, self._set_up),
         )
 
     def _outcome(self, item: pytest.Item) -> dict[str, Any]:

@@ -195,7 +195,7 @@ class Project:
             env={**os.environ, "PYTEST_ACCEL_LOCKS": str(self.root / "locks"), **variables},
             capture_output=True,
             text=True,
-            timeout=180,
+            timeout=300,
             check=False,
         )
         return done, read_results(self.root / "found.json").results
@@ -236,7 +236,7 @@ def test_provoked_cause_is_the_first(project, name):
     case = CASES[name]
     project.record(case.benchmark)
     if case.prefix == "QUOTA":
-        case = replace(case, prefix=f"echo $$ > {limited_group()}/cgroup.procs; exec")
+        case = replace(case, prefix=f"echo $$ > {limited_group()}/cgroup.procs && exec")
     with working_beside(*case.beside) if case.beside else contextlib.nullcontext():
         done, (result,) = project.judge(case)
     sys.stdout.write(f"\n--- {name}: {case.benchmark}\n{said(done)}\n")

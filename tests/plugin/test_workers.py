@@ -138,6 +138,33 @@ def test_settings_of_torch_that_a_test_leaves_behind_end_its_worker(bench):
     assert bench.processes("test_c") not in ([], [first])
 
 
+def test_settings_of_torch_that_a_fixture_of_a_class_sets_back_are_not_left_behind(bench):
+    bench.write(
+        """
+        class TestExact:
+            @pytest.fixture(scope="class", autouse=True)
+            def torch(self):
+                import torch
+
+                torch.backends.mkldnn.enabled = False
+                yield
+                torch.backends.mkldnn.enabled = True
+
+            def test_a(self, accel):
+                measure(accel)
+
+            def test_b(self, accel):
+                measure(accel)
+
+        def test_c(accel):
+            measure(accel)
+        """
+    )
+    bench.run_with_workers().assert_outcomes(passed=3)
+    (first,) = bench.processes("test_a")
+    assert bench.processes("test_b") == bench.processes("test_c") == [first]
+
+
 def test_torch_that_a_test_imports_is_no_setting_left_behind(bench):
     bench.write(
         """

@@ -1,4 +1,5 @@
 /* libnvidia-ml.so.1 without a driver: answers from the text file that FAKE_NVML names (see fake_nvml.py). */
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +24,8 @@ typedef struct {
 } field_value_t;
 
 static device_t machine, devices[MAX_DEVICES];
-static int device_count;
+static int device_count, users;
+static pthread_mutex_t loading = PTHREAD_MUTEX_INITIALIZER;
 
 static const char *get(const device_t *device, const char *key) {
     for (int i = 0; i < device->count; i++)
@@ -102,12 +104,19 @@ static int small(device_t *device, const char *key, unsigned *out) {
 int nvmlInitWithFlags(unsigned flags) {
     unsigned long long error = 0;
     (void)flags;
-    load();
+    pthread_mutex_lock(&loading);
+    if (!users++) load();
+    pthread_mutex_unlock(&loading);
     number(&machine, "init_error", &error);
     return (int)error;
 }
 int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
-int nvmlShutdown(void) { return SUCCESS; }
+int nvmlShutdown(void) {
+    pthread_mutex_lock(&loading);
+    if (users) users--;
+    pthread_mutex_unlock(&loading);
+    return SUCCESS;
+}
 const char *nvmlErrorString(int status) { (void)status; return "fake error"; }
 int nvmlSystemGetDriverVersion(char *out, unsigned size) { return text(&machine, "driver", out, size); }
 int nvmlSystemGetNVMLVersion(char *out, unsigned size) { return text(&machine, "driver", out, size); }

@@ -110,9 +110,24 @@ def test_one_worker_measures_all_benchmarks_and_keeps_shared_fixtures(bench):
 
 
 def test_settings_of_torch_that_a_test_leaves_behind_end_its_worker(bench):
-    """A fixture of the session sets them for all."""
+    """A fixture of the session sets them for all, one of a class sets them back."""
     bench.write(
         """
+        class TestExact:
+            @pytest.fixture(scope="class", autouse=True)
+            def deterministic(self):
+                import torch
+
+                torch.use_deterministic_algorithms(True)
+                yield
+                torch.use_deterministic_algorithms(False)
+
+            def test_exact(self, accel):
+                measure(accel)
+
+            def test_last(self, accel):
+                measure(accel)
+
         @pytest.fixture(scope="session")
         def torch():
             import torch
@@ -132,37 +147,10 @@ def test_settings_of_torch_that_a_test_leaves_behind_end_its_worker(bench):
             measure(accel)
         """
     )
-    bench.run_with_workers().assert_outcomes(passed=3)
-    (first,) = bench.processes("test_a")
-    assert bench.processes("test_b") == [first]
+    bench.run_with_workers().assert_outcomes(passed=5)
+    (first,) = bench.processes("test_exact")
+    assert bench.processes("test_a") == bench.processes("test_b") == [first]
     assert bench.processes("test_c") not in ([], [first])
-
-
-def test_settings_of_torch_that_a_fixture_of_a_class_sets_back_are_not_left_behind(bench):
-    bench.write(
-        """
-        class TestExact:
-            @pytest.fixture(scope="class", autouse=True)
-            def torch(self):
-                import torch
-
-                torch.backends.mkldnn.enabled = False
-                yield
-                torch.backends.mkldnn.enabled = True
-
-            def test_a(self, accel):
-                measure(accel)
-
-            def test_b(self, accel):
-                measure(accel)
-
-        def test_c(accel):
-            measure(accel)
-        """
-    )
-    bench.run_with_workers().assert_outcomes(passed=3)
-    (first,) = bench.processes("test_a")
-    assert bench.processes("test_b") == bench.processes("test_c") == [first]
 
 
 def test_torch_that_a_test_imports_is_no_setting_left_behind(bench):

@@ -9,9 +9,11 @@ import sys
 from types import ModuleType, SimpleNamespace
 
 import pytest
+import torch as real_torch
+from torch._inductor import config as inductor
 
 from pytest_accel.platforms.catalogue import DetectedDevice
-from pytest_accel.platforms.environment import cudnn_version, read_environment
+from pytest_accel.platforms.environment import cudnn_version, read_environment, torch_facts
 from pytest_accel.platforms.host import HostFiles
 from pytest_accel.stats.environment import REDACTED
 
@@ -166,6 +168,33 @@ class TestSoftware:
         monkeypatch.setitem(sys.modules, "torch", torch)
         context = read_environment(H200, **host()).context
         assert context.keys().isdisjoint({"cuda", "cudnn", "nccl"})
+
+    @pytest.mark.parametrize("is_loaded", [True, False])
+    def test_settings_of_torch_that_are_not_its_defaults(self, monkeypatch, is_loaded):
+        """Inductor's is that of its variable until Inductor is loaded."""
+        monkeypatch.setitem(sys.modules, "torch", real_torch)
+        monkeypatch.setattr(real_torch.backends.cudnn, "enabled", False)
+        monkeypatch.setattr(real_torch.backends.cudnn, "benchmark", True)
+        monkeypatch.setattr(real_torch.backends.cudnn, "allow_tf32", False)
+        monkeypatch.setattr(real_torch.backends.mkldnn, "enabled", False)
+        monkeypatch.setattr(real_torch.backends.cuda, "math_sdp_enabled", lambda: False)
+        monkeypatch.setattr(real_torch, "get_float32_matmul_precision", lambda: "high")
+        monkeypatch.setattr(real_torch, "are_deterministic_algorithms_enabled", lambda: True)
+        monkeypatch.setenv("TORCHINDUCTOR_MAX_AUTOTUNE", "0" if is_loaded else "1")
+        if not is_loaded:
+            monkeypatch.delitem(sys.modules, "torch._inductor.config")
+        with inductor.patch(max_autotune=is_loaded):
+            found = torch_facts()
+        assert found == {
+            "matmul_precision": "high",
+            "cudnn_enabled": "off",
+            "mkldnn_enabled": "off",
+            "cudnn_benchmark": "on",
+            "cudnn_tf32": "off",
+            "sdpa_disabled": "math",
+            "deterministic": "on",
+            "max_autotune": "on",
+        }
 
     @pytest.mark.parametrize(
         ("number", "version"),

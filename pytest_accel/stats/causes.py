@@ -195,9 +195,14 @@ def cause_text(cause: Cause, loss: float) -> str:
     """Return its sentence with `: explains 26.1 of 26.5 %`; the losses are of throughput, as the verdict has them."""
     if cause.explained is None or loss <= 0:
         return cause.text
-    whole = -math.expm1(-loss)
     at_most = "at most " if cause.kind == "environment" else ""
-    return f"{cause.text}: explains {at_most}{100 * whole * cause.explained / loss:.1f} of {percent(whole)}"
+    return f"{cause.text}: explains {at_most}{_share_text(cause.explained, loss)}"
+
+
+def _share_text(part: float, loss: float) -> str:
+    """Return `26.1 of 26.5 %`, of throughput."""
+    whole = -math.expm1(-loss)
+    return f"{100 * whole * part / loss:.1f} of {percent(whole)}"
 
 
 def unexplained(causes: Iterable[Cause], loss: float) -> float:
@@ -211,9 +216,10 @@ def cause_lines(causes: Sequence[Cause], loss: float) -> list[tuple[str, str, st
         ("cause" if cause.explained is not None else "suspect", cause_text(cause, loss), cause.remedy)
         for cause in causes[:_MOST]
     ]
-    left = -math.expm1(-loss) * unexplained(causes, loss) / loss if loss > 0 else 0.0
-    if any(cause.explained is not None for cause in causes) and left >= _LEAST_SHOWN:
-        lines.append(("unexplained", percent(left), ""))
+    left = unexplained(causes, loss)
+    is_shown = loss > 0 and -math.expm1(-loss) * left / loss >= _LEAST_SHOWN
+    if is_shown and any(cause.explained is not None for cause in causes):
+        lines.append(("unexplained", _share_text(left, loss), ""))
     return lines
 
 

@@ -269,7 +269,7 @@ def test_lines_have_the_form_of_a_failure():
     assert [(heading, text) for heading, text, _ in cause_lines(causes, loss)] == [
         ("cause", "SM clock 1600 MHz, 1886 MHz in the baseline: explains 13.1 of 26.5 %"),
         ("cause", "attention backward 48.1 -> 71.3 ms a step: explains 8.6 of 26.5 %"),
-        ("unexplained", "4.7 %"),
+        ("unexplained", "4.7 of 26.5 %"),
     ]
     assert causes[0].text == "SM clock 1600 MHz, 1886 MHz in the baseline"
 

@@ -262,12 +262,12 @@ class PendingOrder:
         self._receive(phase, 0.0)  # what arrived before counts, however late it is now
         while (now := time.monotonic()) < self._give_up_at:
             ended = self._started.ended()
-            leaving = [rank for rank in self.lost if rank not in {*self.answers, *ended}]
-            if not self.silent and not leaving:
+            ending = [rank for rank in self.lost if rank not in {*self.answers, *ended}]
+            if not self.silent and not ending:
                 return
             if ended:
                 self._wait_at_most(_LOST_S)
-            self._receive(phase, min(_POLL_S if leaving else TICK_S, self._give_up_at - now))
+            self._receive(phase, min(_POLL_S if ending else TICK_S, self._give_up_at - now))
             waiting()
 
     def result(self, exits: Mapping[int, RankExit]) -> GroupAnswer:

@@ -10,7 +10,7 @@ carries a command line or variables: a launcher rank runs its own pytest with it
     end: a group, stacks? -->
             <-- exit: what is left of its process, on this order or once it ended by itself
     leave: the exit status -->
-            <-- leaving
+            <-- dismissed
 """
 
 from __future__ import annotations
@@ -282,7 +282,7 @@ class _OtherRank:
     connection: Connection
     inventory: Inventory
     exits: dict[str, RankExit] = field(default_factory=dict)  # by group
-    leaving: bool = False  # it was dismissed
+    dismissed: bool = False
 
     @property
     def gone(self) -> str:
@@ -298,8 +298,8 @@ class _OtherRank:
             match message:
                 case {"exit": dict(plain), "group": str(group)}:
                     self.exits[group] = decode(RankExit, plain)
-                case {"leaving": True}:
-                    self.leaving = True
+                case {"dismissed": True}:
+                    self.dismissed = True
 
     def exit_of(self, group: str) -> RankExit | None:
         """Return what is left of its process of a group; None while that may run."""
@@ -392,7 +392,7 @@ class LauncherRanks:
         others = self._others.values()
         for other in others:
             other.send({"leave": status})
-        _wait_for(others, lambda other: other.leaving, _LEAVE_S)
+        _wait_for(others, lambda other: other.dismissed, _LEAVE_S)
         for other in others:
             if with_this_process and not other.gone:
                 os.dup(other.connection.fileno())  # never closed here
@@ -603,7 +603,7 @@ class _Server:
 
     def _wait_for_rank_0(self) -> None:
         self.end_process()
-        self._send({"leaving": True})
+        self._send({"dismissed": True})
         deadline = time.monotonic() + _PARTING_S
         while not self._connection.end and (left_s := deadline - time.monotonic()) > 0:
             ready([self._connection], left_s)

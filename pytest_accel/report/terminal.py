@@ -348,7 +348,7 @@ def fitted(lines: Iterable[str]) -> list[str]:
 class Progress:
     """The phase of a benchmark: behind the cursor of a terminal, erased again; in a log a line every 30 s.
 
-    It ticks from the last phase it was told, while a worker process compiles or measures.
+    It ticks from the last phase it was given, while a worker process compiles or measures.
     """
 
     interval_s = 0.25

@@ -203,7 +203,7 @@ def _context(session: SessionResults) -> dict[str, object]:
     known = sum(each.get("known", True) is not False for each in calm)
     position = {id(result): index for index, result in enumerate(session.results)}
     used = dict.fromkeys(result.environment for result in session.results)
-    told = {line.status for each in session.results for line in each.lines if line.status}
+    mentioned = {line.status for each in session.results for line in each.lines if line.status}
     return {
         "session": session,
         "headline": verdicts.headline_of(session),
@@ -222,7 +222,8 @@ def _context(session: SessionResults) -> dict[str, object]:
         "failures_shown": FAILURES_SHOWN,
         "names_shown": _NAMES_SHOWN,
         "outcomes": [
-            (status.value, VERDICTS[status]) for status in sorted(told | counts.keys(), key=verdicts.rank)
+            (status.value, VERDICTS[status])
+            for status in sorted(mentioned | counts.keys(), key=verdicts.rank)
         ],
         "suspects": _changes(concerned, _CHANGES_SHOWN),
         "unchanged": any(result.runs and result.baseline for result in concerned),

@@ -350,6 +350,16 @@ def test_port_in_use_is_reported_with_the_remedy(world, sizes):
     assert len(str(error.value).splitlines()) == 1
 
 
+@pytest.mark.parametrize(("sizes", "address"), [((2,), "127.0.0.1"), ((1, 1), "")])
+def test_one_node_listens_on_loopback_only(world, monkeypatch, sizes, address):
+    def listen(given: str, _token: str) -> None:
+        raise OSError(f"listens on {given!r}")
+
+    monkeypatch.setattr(launcher, "Listener", listen)
+    with pytest.raises(OSError, match=f"listens on {address!r}"):
+        LauncherRanks(world(*sizes).launcher_rank(), rendezvous_s=5)
+
+
 def serve_here(world: World, rank: int, *, rendezvous_s: float = LONG_S) -> int:
     """Serve as a launcher rank in this process until it leaves, which then ignores signals; return its status."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -99,6 +100,9 @@ class TestListener:
         assert hello == {"rank": 3}
         connection.send({"order": 1})
         assert caller.receive() == {"order": 1}
+        for end in (caller, connection):  # a peer that lost its power closes nothing
+            with socket.socket(fileno=os.dup(end.fileno())) as found:
+                assert found.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
 
     def test_caller_with_another_token_is_dropped(self, listener):
         with pytest.raises(ConnectionLost, match="no session answers there: it closed the connection"):

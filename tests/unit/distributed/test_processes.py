@@ -204,3 +204,18 @@ def test_supervisor_ends_as_its_rank_also_where_ends_of_children_were_ignored(tm
     rank = [sys.executable, "-c", "raise SystemExit(3)"]
     words = [*map(str, processes._SUPERVISOR), str(os.getpid()), str(tmp_path), *rank]
     assert subprocess.run([sys.executable, "-c", ignoring, *words], timeout=60, check=False).returncode == 3
+
+
+def test_killed_group_is_awaited_and_no_other(monkeypatch):
+    naps = []
+
+    def kill(_):
+        naps.append(1)
+        running.kill()
+        os.waitid(os.P_PID, running.pid, os.WEXITED | os.WNOWAIT)  # as a zombie it has ended
+
+    monkeypatch.setattr(processes.time, "sleep", kill)
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as running:
+        processes._await_group(running.pid)
+        processes._await_group(running.pid)
+    assert naps == [1]

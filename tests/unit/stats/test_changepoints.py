@@ -81,7 +81,7 @@ def test_mirrored_values_change_at_the_same_places(before, after):
     assert found([-value for value in values]) == found(values)
 
 
-@given(st.integers(0, 10_000), st.integers(8, 52))
+@given(st.integers(0, 10_000), st.integers(16, 44))  # nearer to an end, one run of noise may move it
 @settings(max_examples=40)
 def test_reversed_series_changes_at_the_mirrored_places(seed, place):
     # With noise that has no ties: of two equally good places, the first is taken from either end.

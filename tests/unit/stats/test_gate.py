@@ -122,6 +122,13 @@ def test_cap(values, kept):
     assert capped(values, POLICY) == pytest.approx(kept)
 
 
+@pytest.mark.parametrize(("is_capped", "middle"), [(False, 0.03), (True, 0.003)])
+def test_two_throttled_runs_of_five_hardly_move_a_capped_baseline(is_capped, middle):
+    stored = nights(0.0, 0.001, -0.001, 0.06, 0.062)
+    policy = Policy(prior_noise=0.003, caps_baseline=is_capped)
+    assert baseline_centre(stored, policy) == pytest.approx(middle, abs=5e-4)
+
+
 @pytest.mark.parametrize(
     ("baseline", "candidate", "variance", "degrees"),
     [

@@ -3,6 +3,7 @@ VENV   ?= .venv
 PYTHON ?= python3
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+# Packages of which tests import little or nothing.
 RARE   := '/(transformers/models|sklearn|plotly|tests|mypy|mypyc|pygments/lexers|narwhals)/'
 # Tests start hundreds of processes: let them share compiled bytecode, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE =
@@ -53,6 +54,6 @@ clean:
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	# On all cores: pip compiles on one, and three test processes would compile the same files at once. Not what few need.
+	# On all cores: pip compiles on one, and three test processes would compile the same files at once.
 	$(BIN)/python -m compileall -q -j 0 -x $(RARE) $(VENV)/lib > /dev/null || true
 	touch $(READY)

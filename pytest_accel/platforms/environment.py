@@ -101,8 +101,6 @@ def torch_facts(*, libraries: bool = False) -> Facts:
     torch, inductor = sys.modules.get("torch"), sys.modules.get("torch._inductor.config")
     if torch is None:
         return {}
-    # Before Inductor is loaded, its variable: loading it changes no setting.
-    autotuned = inductor.max_autotune if inductor else os.environ.get("TORCHINDUCTOR_MAX_AUTOTUNE") == "1"
     backends = ("flash", "mem_efficient", "cudnn", "math")
     readers: dict[str, Callable[[], str]] = {
         "matmul_precision": lambda: torch.get_float32_matmul_precision().replace("highest", ""),
@@ -114,7 +112,12 @@ def torch_facts(*, libraries: bool = False) -> Facts:
             each for each in backends if not getattr(torch.backends.cuda, f"{each}_sdp_enabled")()
         ),
         "deterministic": lambda: "on" if torch.are_deterministic_algorithms_enabled() else "",
-        "max_autotune": lambda: "on" if autotuned else "",
+        # Before Inductor is loaded, its variable: loading it changes no setting.
+        "max_autotune": lambda: (
+            "on"
+            if (inductor.max_autotune if inductor else os.environ.get("TORCHINDUCTOR_MAX_AUTOTUNE") == "1")
+            else ""
+        ),
     }
     if libraries:
         readers |= {

@@ -94,12 +94,13 @@ class WorkerProcess:
         self._reports: list[pytest.TestReport] = []
         self._extra_info: dict[str, Any] = {}
         self._warnings: list[dict[str, Any]] = []
-        self._at_start: Mapping[str, str] | None = None  # settings of torch before the first item
+        self._at_start: Mapping[str, str] = {}  # settings of torch before the first item
         self._set_up: Mapping[str, str] = {}  # settings of torch when the fixtures of an item were made
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self) -> bool:
         self._config.option.verbose = self._config.stash[_VERBOSITY]
+        self._at_start = torch_facts()
         for order in self._end.orders():
             self._end.answer(_plain(encode(self._run(order))))
         return True
@@ -151,8 +152,6 @@ class WorkerProcess:
         selection.ordered = order.platform
         self._extra_info, self._warnings = {}, []
         before = self._set_up = torch_facts()
-        if self._at_start is None:
-            self._at_start = before
         try:
             # Through the hook: wrappers of other plugins apply warning filters and explain assertions.
             item.ihook.pytest_runtest_protocol(item=item, nextitem=self._items.get(order.next_node_id))

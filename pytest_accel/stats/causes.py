@@ -201,8 +201,12 @@ def cause_text(cause: Cause, loss: float) -> str:
 
 def _share_text(part: float, loss: float) -> str:
     """Return `26.1 of 26.5 %`, of throughput."""
-    whole = -math.expm1(-loss)
-    return f"{100 * whole * part / loss:.1f} of {percent(whole)}"
+    return f"{100 * _of_throughput(part, loss):.1f} of {percent(_of_throughput(loss, loss))}"
+
+
+def _of_throughput(part: float, loss: float) -> float:
+    """Return what a part of a loss, of ln(step time), takes of the throughput: parts sum up to the whole."""
+    return -math.expm1(-loss) * part / loss
 
 
 def unexplained(causes: Iterable[Cause], loss: float) -> float:
@@ -217,7 +221,7 @@ def cause_lines(causes: Sequence[Cause], loss: float) -> list[tuple[str, str, st
         for cause in causes[:_MOST]
     ]
     left = unexplained(causes, loss)
-    is_shown = loss > 0 and -math.expm1(-loss) * left / loss >= _LEAST_SHOWN
+    is_shown = loss > 0 and _of_throughput(left, loss) >= _LEAST_SHOWN
     if is_shown and any(cause.explained is not None for cause in causes):
         lines.append(("unexplained", _share_text(left, loss), ""))
     return lines
@@ -494,13 +498,13 @@ def kernel_causes(found: KernelDifference) -> tuple[Cause, ...]:
 
 
 def disagreement(found: KernelDifference) -> str:
-    """Return why a loss has no kernels among its causes: one of the two profiled runs was disturbed; empty if not."""
+    """Return why a loss has no kernels among its causes: the profiled runs differ by much more than all runs; empty if not."""
     excess_s = -found.unexplained_s
     if not excess_s > _DISAGREES * found.loss_s > 0:
         return ""
     return (
         f"no kernels among the causes: the steps that were profiled differ by {seconds(found.loss_s + excess_s)}, all runs by "
-        f"{seconds(found.loss_s)}; other work disturbed the profiled ones"
+        f"{seconds(found.loss_s)}; one of the profiled runs may have been disturbed"
     )
 
 

@@ -24,6 +24,7 @@ from pytest_accel.report.comparison import KERNEL_HEADINGS, kernel_rows, render
 from pytest_accel.report.markdown import render_summary
 from pytest_accel.report.page import write_page
 from pytest_accel.report.terminal import explanation, fitted, line_text, text_table
+from pytest_accel.report.verdicts import VERDICTS
 from pytest_accel.stats.causes import lost
 from pytest_accel.stats.gate import LOSSES
 from pytest_accel.stats.quantities import counted, did_you_mean, parse_fixed_tolerance, printable, seconds
@@ -33,10 +34,7 @@ from pytest_accel.storage.comparison import compare as compared
 from pytest_accel.storage.files import write_atomic
 from pytest_accel.storage.results import read_results
 
-_NO_TABLES = (
-    "no kernel tables to compare: the last run of a recording and a slow repeat of a step with torch have one. "
-    "Record anew with --accel-update where the baseline is older."
-)
+_NO_TABLES = "no kernel tables to compare: of a step with torch, the last run of a recording and a slow repeat have one"
 
 
 @command(
@@ -111,7 +109,9 @@ def _status(found: Comparison) -> int:
 
 @command(
     argument("results", metavar="RESULTS.json", help="what --accel-json wrote"),
-    argument("benchmark", nargs="?", metavar="BENCHMARK", help="its name or node id (all that lost)"),
+    argument(
+        "benchmark", nargs="?", metavar="BENCHMARK", help="its name or node id (all that lost or failed)"
+    ),
     example="explain results.json 'test_gpt[800m]'",
 )
 def explain(args: argparse.Namespace) -> int:
@@ -121,7 +121,7 @@ def explain(args: argparse.Namespace) -> int:
     """
     found = _chosen(read_results(Path(args.results)).results, args.benchmark)
     if not found:
-        print(f"{args.results}: no benchmark lost")
+        print(f"{args.results}: no benchmark lost or failed")
     for at, result in enumerate(found):
         print("\n" * bool(at) + "\n".join(explained(result)))
     return 0
@@ -137,17 +137,13 @@ def explained(result: Result) -> list[str]:
 
 def _chosen(results: Sequence[Result], name: str | None) -> list[Result]:
     if name is None:
-        return [
-            result
-            for result in results
-            if result.has_lost or result.causes or (result.is_platform and result.failed)
-        ]
+        return [result for result in results if result.has_lost or result.causes or result.failed]
     found = [result for result in results if name in (result.benchmark, result.name, result.label)]
     if not found:
         known = [result.name for result in results]
         raise ValueError(
             f"no benchmark {name!r} in these results.{did_you_mean(name, known)} "
-            "Without a name, all that lost are explained."
+            "Without a name, all that lost or failed are explained."
         )
     return found
 
@@ -155,7 +151,8 @@ def _chosen(results: Sequence[Result], name: str | None) -> list[Result]:
 def _lines(result: Result) -> Iterator[str]:
     for line in result.lines:
         yield line_text(result.label if line.status else "", line)
-    yield from explanation(result.causes, lost(result.verdict), result.changes)
+    if result.causes or VERDICTS[result.status].suspects:
+        yield from explanation(result.causes, lost(result.verdict), result.changes)
     if ranks_s := result.runs[-1].rank_step_s if result.runs else ():
         slowest_s = max(ranks_s)
         slowest = f"rank {ranks_s.index(slowest_s)}, {seconds(slowest_s)} a step"

@@ -335,8 +335,9 @@ def _with_causes(result: Result, isolated: Sequence[IsolatedComponent]) -> Resul
     )
     lines = [ReportLine(text=_swap_line(each, name)) for each in shown]
     if not causes:
-        lines.append(ReportLine(text="no package was found that alone explains more than half of the loss"))
-    return replace(result, lines=(*result.lines, *lines), causes=causes)
+        lines.append(ReportLine(text="no package alone surely explains more than half of the loss"))
+    changes = tuple(dict.fromkeys((*result.changes, *(change for each in shown for change in each.changes))))
+    return replace(result, lines=(*result.lines, *lines), causes=causes, changes=changes)
 
 
 def _swap_line(component: IsolatedComponent, name: str) -> str:
@@ -354,7 +355,7 @@ def _swap_line(component: IsolatedComponent, name: str) -> str:
     found = component.explained(name)
     if found is None:
         return f"{describe(component.changes)}: {'; '.join(ways)}"
-    share = f"{percent(found.point)[:-2]} of {percent(component.lost[name])}"
+    share = f"{percent(min(found.point, component.lost[name]))[:-2]} of {percent(component.lost[name])}"
     interval = f"{percent(found.low)[:-2]} to {percent(found.high)}"
     return f"{describe(component.changes)} alone explains {share} ({interval}): {'; '.join(ways)}"
 

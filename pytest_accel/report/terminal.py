@@ -217,7 +217,7 @@ def explanation(causes: Sequence[Cause], loss: float, changes: Sequence[Change])
     named = any(each.kind == "environment" for each in causes)
     rest = describe(each for each in changes if not (named and is_setting(each.name)))
     if not causes:
-        none = "nothing in the recorded environment changed since the baseline; your own code is not recorded"
+        none = "nothing in the recorded environment changed since the baseline; your own code and other packages are not recorded"
         return [f"changed since the baseline: {rest}" if rest else none]
     lines = []
     for heading, text, remedy in cause_lines(causes, loss):

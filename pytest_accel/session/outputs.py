@@ -42,9 +42,9 @@ from pytest_accel.session.summary import (
     summary_lines,
     write_lines,
 )
-from pytest_accel.stats.causes import common_causes, lost
+from pytest_accel.stats.causes import common_causes, has_causes
 from pytest_accel.stats.environment import safe_arguments
-from pytest_accel.stats.gate import Outcome, Policy
+from pytest_accel.stats.gate import Outcome
 from pytest_accel.stats.quantities import clipped
 from pytest_accel.stats.results import SessionResults
 from pytest_accel.stats.run import Scalar
@@ -200,7 +200,7 @@ class Outputs:
     def session_lines(self) -> list[Line]:
         session = self.session
         unmatched = session.references.unmatched(session.collected) if session.cases else ()
-        losing = [case.causes() for case in session.cases.values() if lost(case.verdict) > Policy().delta / 2]
+        losing = [case.causes() for case in session.cases.values() if has_causes(case.verdict)]
         notes = [
             *common_causes(next(iter(causes), None) for causes in losing),
             *(

@@ -161,7 +161,10 @@ def properties(case: Case) -> list[tuple[str, object]]:
     if case.measurements and (changes := describe(case.changes())):
         found.append(("accel.changed", changes))
     loss = lost(case.verdict)
-    found += [(f"accel.cause.{each.kind}", cause_text(each, loss)) for each in case.causes()]
+    causes: dict[str, list[str]] = {}
+    for each in case.causes():
+        causes.setdefault(each.kind, []).append(cause_text(each, loss))
+    found += [(f"accel.cause.{kind}", "; ".join(texts)) for kind, texts in causes.items()]
     found += [
         (f"accel.reference.{each.id}", f"{each.ratio:.4f}")
         for each in case.references

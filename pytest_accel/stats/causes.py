@@ -20,6 +20,7 @@ from pytest_accel.stats.metric_gates import total_slowdown
 from pytest_accel.stats.quantities import percent, seconds
 from pytest_accel.stats.run import Run, Summarized, known_values
 
+_CPU, _WAIT = "host_cpu_s_per_step", "cpu_wait_s_per_step"
 LEVEL = 2e-4  # chance that a metric that did not change is taken for one that did
 # Prior of its scatter from run to run, of ln: medians of 18 to 24 rows of an H200; the CPU's clock and the loader are assumed.
 _SCATTER = {
@@ -28,6 +29,7 @@ _SCATTER = {
     "cpu_clock_mhz": 0.02,
     "launch_s": 0.22,
     "loader_step_s": 0.05,
+    _CPU: 0.03,
 }
 _OF_STEP = 0.005  # of waiting, as a share of a step
 _LEAST_SHARE = 0.1  # of the loss: less is not worth a line
@@ -36,13 +38,15 @@ _PACE = 0.95  # share of a step from which the host or the loader sets its pace
 _IN_THE_BASELINE = " in the baseline"
 _REMEDIES = {  # of operations that say what to do; others name their kernels
     LAYOUT: "cuDNN converts what is not channels last: look for a tensor or a model that lost its memory format",
-    LOADER: "look at the disk, and at the CPUs of its workers; more workers=",
+    LOADER: "look at the disk, and at the CPUs of its workers; more workers",
+    IDLE: "look for Python code, a sleep or a wait in the step; torch.profiler's timeline shows where",
 }
 _KINDS = {IDLE: "host", LOADER: "loader"}  # of causes, by operation; others are collectives or kernels
 _MOST = 3  # causes that are printed
-_WAIT = "cpu_wait_s_per_step"
 _BUSY = 0.1  # of its CPUs' time, used by other processes
 _LOAD_SCATTER = 1.0  # scatter of what other processes do, as a share of its level: a few stored runs may show less by chance
+_OFF_SCATTER = 0.1  # the same of neither computing nor waiting for a CPU
+_ONE_THREAD = 1.2  # CPU time of a step, as a share of it
 _LARGEST_LOSS = 100.0  # of ln(step time)
 _LEAST_SHOWN = 5e-4  # rounds to 0.1 %
 # What one kind of cause is called where it explains the losses of many benchmarks.
@@ -93,20 +97,26 @@ def causes_of(
     found: Sequence[Cause] = (),
 ) -> tuple[Cause, ...]:
     """Return the causes of the loss that a verdict on throughput has; none where it has none to speak of."""
-    loss = lost(verdict)
-    if verdict is None or not (baseline and candidate):
+    if verdict is None or not (baseline and candidate and has_causes(verdict)):
         return ()
-    # Within a wide tolerance a loss has causes too.
-    if verdict.outcome not in LOSSES and loss < Policy().delta:
-        return ()
-    return find_causes(baseline, _losing(verdict, candidate), loss, changes, found)
+    fast, slow = _by_loss(verdict, candidate)
+    return find_causes([*baseline, *fast], slow, lost(verdict), changes, found)
 
 
-def _losing(verdict: Verdict, runs: Sequence[Run]) -> Sequence[Run]:
-    """Return the runs that lost: of unstable ones the slow ones."""
-    if verdict.outcome is Outcome.UNSTABLE and verdict.slow_group:
-        return sorted(runs, key=lambda run: run.summary)[-verdict.slow_group.runs :]
-    return runs
+def has_causes(verdict: Verdict | None) -> bool:
+    """Return whether a loss is sure: one that the gate names, or one within a wide tolerance."""
+    if verdict is None or verdict.outcome in LOSSES:
+        return verdict is not None
+    total = total_slowdown(verdict)
+    return total is not None and total.low > 0 and lost(verdict) >= Policy().delta
+
+
+def _by_loss(verdict: Verdict, runs: Sequence[Run]) -> tuple[Sequence[Run], Sequence[Run]]:
+    """Return the runs that did not lose, the fast ones of unstable ones, and those that lost."""
+    if verdict.outcome is not Outcome.UNSTABLE or not verdict.slow_group:
+        return (), runs
+    ordered = sorted(runs, key=lambda run: run.summary)
+    return ordered[: -verdict.slow_group.runs], ordered[-verdict.slow_group.runs :]
 
 
 def find_causes(
@@ -144,7 +154,10 @@ def find_causes(
     idle = [each for each in found if each.kind == "host"]  # of which launching is a reason
     for cause in (*(each for each in found if each not in idle), _launch(sides), *idle):
         take(cause)
-    if not causes and (suspect := _other_load(sides)):
+    suspect = None if causes else _other_load(sides)
+    for cause in () if found else (_off_cpu(sides), _computing(sides)):  # operators and idle time say where
+        take(cause)
+    if suspect:
         causes.append(suspect)
     return tuple(sorted(causes, key=lambda each: -(each.explained or 0)))
 
@@ -154,7 +167,7 @@ def disturbance(verdict: Verdict, baseline: Sequence[Run], candidate: Sequence[R
 
     Each run is compared without its own waiting. Where other processes did not use more than beside the baseline, it is its own.
     """
-    runs = _losing(verdict, candidate)
+    _, runs = _by_loss(verdict, candidate)
     share, quiet = _other_share(runs), _other_share(baseline)
     before, now = _own_steps(baseline), _own_steps(runs)
     if share is None or quiet is None or share < quiet + _BUSY or not (before and now):
@@ -277,31 +290,44 @@ class _Sides:
         share = min(max(lost_s / self.lost_s, 0.0), 1.0)
         return Cause(kind=kind, text=text, explained=share * self.loss, remedy=remedy)
 
-    def waited(self) -> _Moved | None:
-        """Return the time that it waited for a CPU, where it grew."""
-        return self._moved(
-            _WAIT, lambda value: value / self.before_s, _OF_STEP, scatter_of_level=_LOAD_SCATTER
-        )
+    @property
+    def is_one_thread(self) -> bool:
+        return all(map(_is_one_thread, (*self.baseline, *self.candidate)))
+
+    @property
+    def has_fewer_cpus(self) -> bool:
+        return 0 < self.now("usable_cpus") < self.before("usable_cpus")
 
     def higher(self, name: str) -> _Moved | None:
-        return self._moved(name, math.log, _SCATTER[name])
+        return self._moved(lambda run: run.metrics.get(name), math.log, _SCATTER[name])
 
     def lower(self, name: str) -> _Moved | None:
-        return self._moved(name, lambda value: -math.log(value), _SCATTER[name])
+        return self._moved(lambda run: run.metrics.get(name), lambda value: -math.log(value), _SCATTER[name])
+
+    def longer(self, read: Callable[[Run], float | None], scatter_of_level: float) -> _Moved | None:
+        """Return a part of a step that grew; it may be 0."""
+        return self._moved(
+            read, lambda value: value / self.before_s, _OF_STEP, scatter_of_level=scatter_of_level
+        )
 
     def _moved(
-        self, name: str, scaled: Callable[[float], float], scatter: float, *, scatter_of_level: float = 0.0
+        self,
+        read: Callable[[Run], float | None],
+        scaled: Callable[[float], float],
+        scatter: float,
+        *,
+        scatter_of_level: float = 0.0,
     ) -> _Moved | None:
-        """Return a metric that grew by more than its scatter in the stored runs: those of a disturbed candidate scatter by nature."""
+        """Return a value that grew by more than its scatter in the stored runs: those of a disturbed candidate scatter by nature."""
         known = [
             [
-                run
+                (run.session, value)
                 for run in runs
-                if (value := run.metrics.get(name, -1.0)) > 0 or (scatter_of_level and value == 0)
+                if (value := read(run)) is not None and (value > 0 or (scatter_of_level and value == 0))
             ]
             for runs in (self.baseline, self.candidate)
         ]
-        stored, new = ([Summarized(run.session, scaled(run.metrics[name])) for run in runs] for runs in known)
+        stored, new = ([Summarized(session, scaled(value)) for session, value in side] for side in known)
         if not (stored and new):
             return None
         policy, scale = gate.resolve_policy(Policy(prior_noise=scatter), stored)
@@ -311,7 +337,7 @@ class _Sides:
         d = gate.centre([each.summary for each in new]) - level
         if d <= gate.t_quantile(LEVEL, scale.degrees_of_freedom) * error:
             return None
-        before, now = (median(run.metrics[name] for run in runs) for runs in known)
+        before, now = (median(value for _, value in side) for side in known)
         return _Moved(now=now, before=before)
 
 
@@ -383,10 +409,14 @@ def _memory_share(sides: _Sides) -> float:
 
 
 def _cpu_wait(sides: _Sides) -> Cause | None:
-    moved = sides.waited()
-    # More than twice the loss is of a thread that the step does not wait for.
-    if moved is None or moved.now - moved.before > 2 * sides.lost_s:
-        return None
+    if sides.has_fewer_cpus:  # the reason is known: no scatter of what other processes do
+        moved = _Moved(now=sides.now(_WAIT), before=sides.before(_WAIT))
+    else:
+        found = sides.longer(lambda run: run.metrics.get(_WAIT), _LOAD_SCATTER)
+        # More than twice the loss is of a thread that the step does not wait for.
+        if found is None or found.now - found.before > 2 * sides.lost_s:
+            return None
+        moved = found
     text = f"waiting for a CPU {seconds(moved.now)} a step, {seconds(moved.before)}{_IN_THE_BASELINE}"
     # A step that computes for longer waits for longer too, where others took CPUs before.
     own_s = sides.now_s - moved.now, sides.before_s - moved.before
@@ -395,11 +425,10 @@ def _cpu_wait(sides: _Sides) -> Cause | None:
 
 
 def _why_waiting(sides: _Sides) -> str:
-    cpus, before = sides.now("usable_cpus"), sides.before("usable_cpus")
-    if 0 < cpus < before:
+    if sides.has_fewer_cpus:
         return (
-            f"it may use {cpus:g} CPUs' worth of time, {before:g}{_IN_THE_BASELINE}: look at taskset, Slurm's "
-            "--cpus-per-task and the quota of its group (pytest-accel doctor)"
+            f"it may use {sides.now('usable_cpus'):g} of the {sides.before('usable_cpus'):g} CPUs that the baseline had: look at "
+            "taskset, Slurm's --cpus-per-task and the quota of its group (pytest-accel doctor)"
         )
     stopped_s = sides.now("cpu_throttled_s_per_step") - sides.before("cpu_throttled_s_per_step")
     if stopped_s > _LEAST_SHARE * sides.lost_s:
@@ -425,6 +454,37 @@ def _other_load(sides: _Sides) -> Cause | None:
     if not load or min(new) < 2 * max(stored) + _BUSY:
         return None
     return Cause(kind="host", text=load, remedy="end them (`top`), and measure again")
+
+
+def _off_cpu(sides: _Sides) -> Cause | None:
+    """Return the time in which the one thread of a step on the CPU slept, or waited for something else than a CPU."""
+    moved = sides.longer(_off_cpu_s, _OFF_SCATTER) if sides.is_one_thread else None
+    if moved is None:
+        return None
+    text = f"neither computing nor waiting for a CPU {seconds(moved.now)} a step, {seconds(moved.before)}{_IN_THE_BASELINE}"
+    remedy = "the step sleeps, or waits for a file, the network, a lock or another process"
+    return sides.cause("host", text, moved.now - moved.before, remedy)
+
+
+def _computing(sides: _Sides) -> Cause | None:
+    """Return the CPU time of the one thread of a step on the CPU."""
+    moved = sides.higher(_CPU) if sides.is_one_thread else None
+    if moved is None:
+        return None
+    text = f"computing {seconds(moved.now)} a step, {seconds(moved.before)}{_IN_THE_BASELINE}"
+    remedy = "its code or a package does more, or the CPU is slower: compare the code, and look at other work on the machine"
+    return sides.cause("host", text, moved.now - moved.before, remedy)
+
+
+def _is_one_thread(run: Run) -> bool:
+    """Return whether it ran on the CPU, in one thread that took all CPU time."""
+    on_cpu = not (run.rank_step_s or "launch_s" in run.metrics or "sm_clock_mhz" in run.metrics)
+    return on_cpu and 0 < run.metrics.get(_CPU, 0.0) <= _ONE_THREAD * run.step_time_s
+
+
+def _off_cpu_s(run: Run) -> float | None:
+    waited_s = run.metrics.get(_WAIT)
+    return None if waited_s is None else max(0.0, run.step_time_s - run.metrics[_CPU] - waited_s)
 
 
 def _cpu_clock(sides: _Sides) -> Cause | None:
@@ -489,7 +549,9 @@ def kernel_causes(found: KernelDifference) -> tuple[Cause, ...]:
         Cause(
             kind=_KINDS.get(each.operation) or ("collectives" if each.is_collective else "kernels"),
             text=_cause_text(each),
-            remedy=_REMEDIES.get(each.operation) or each.kernel or _waits(found),
+            remedy=(_waits(found) if each.operation == IDLE else "")
+            or _REMEDIES.get(each.operation)
+            or each.kernel,
             explained=each.change_s / found.loss_s * whole,
         )
         for each in changes
@@ -534,7 +596,9 @@ def _setting(sides: _Sides, changes: Sequence[Change]) -> Cause | None:
     if not settings and not compiled:
         return None
     return Cause(
-        kind="environment", text="; ".join(filter(None, (describe_briefly(settings, _MOST), compiled)))
+        kind="environment",
+        text="; ".join(filter(None, (describe_briefly(settings, _MOST), compiled))),
+        remedy="set it as it was, or record the baseline anew with it",
     )
 
 

@@ -46,14 +46,18 @@ class KernelTable:
             raise ValueError(f"{len(self.rows)} rows; a table has {_MOST_STORED} at most")
 
     @classmethod
-    def of(cls, rows: Iterable[KernelRow], *, step_s: float) -> KernelTable:
-        """Make a table that sums to `step_s`: the profiler slows the host down, which lengthens idle time first."""
+    def of(cls, rows: Iterable[KernelRow], *, step_s: float, idle_s: float | None = None) -> KernelTable:
+        """Make a table that sums to `step_s`, of rows and idle time that were measured together.
+
+        Without `idle_s`, of a device, the profiler did not change the rows: idle time is what they leave.
+        """
         shown = _fold(sorted(rows, key=lambda row: row.seconds, reverse=True))
         busy_s = math.fsum(row.seconds for row in shown)
-        scale = min(1.0, step_s / busy_s) if busy_s else 1.0
+        whole_s = max(busy_s, step_s) if idle_s is None else busy_s + idle_s
+        scale = step_s / whole_s if whole_s else 1.0
         return cls(
             step_s=step_s,
-            idle_s=max(0.0, step_s - busy_s),
+            idle_s=max(0.0, step_s - busy_s * scale),
             rows=tuple(
                 replace(row, seconds=row.seconds * scale, overlapped_s=row.overlapped_s * scale)
                 for row in shown
@@ -172,9 +176,8 @@ def _change(operation: str, old: Sequence[KernelRow], new: Sequence[KernelRow]) 
     shown = max(changes, key=lambda name: changes[name], default="")
     then, now = before.get(shown, absent), after.get(shown, absent)
     gone, came = _only_in(before, after), _only_in(after, before)
-    if gone and came:
-        shown = f"{gone} -> {came} (other kernel)"
-        then, now = before[gone], after[came]
+    if gone and came:  # whose calls are not those of one kernel
+        shown, then, now = f"{gone} -> {came} (other kernel)", absent, absent
     is_counted = now.count and (then.count or not old)
     return KernelChange(
         operation=operation,

@@ -418,7 +418,7 @@ def test_loss_of_all_benchmarks_is_one_failure_of_the_platform(bench):
         [
             "REGRESSED  test_step3 (cpu): 1* % slower *; beside * % that all on this platform lost",
             "REGRESSED  *: 8 of 8 benchmarks slower together, by 9.* % (at least 8.* %; tolerance 5.0 %): check the machine *",
-            "nothing in the recorded environment changed since the baseline; your own code is not recorded",
+            "nothing in the recorded environment changed since the baseline; your own code and other packages are not recorded",
             "Each benchmark was judged on what it lost beside that.",
             "test_step0 * ok 0.* % * than the platform *",
             "FAILED cpu-* - 9.* % slower (at least 8.* %)*",

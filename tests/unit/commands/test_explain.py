@@ -43,7 +43,7 @@ def test_narrow_terminal_says_which_columns_it_leaves_out(explained, monkeypatch
 
 def test_benchmark_without_tables_says_when_there_is_one(explained):
     said = explained("test_cnn[resnet50-bf16-256]").out
-    assert "no kernel tables to compare: the last run of a recording" in said
+    assert "no kernel tables to compare: of a step with torch, the last run of a recording" in said
 
 
 def test_unknown_benchmark_is_refused_with_the_nearest_name(explained):
@@ -53,4 +53,4 @@ def test_unknown_benchmark_is_refused_with_the_nearest_name(explained):
 def test_session_that_lost_nothing_says_so(tmp_path, capsys):
     write_results(tmp_path / "results.json", make_session([make_result()]))
     assert main(["explain", str(tmp_path / "results.json")]) == 0
-    assert capsys.readouterr().out.endswith("results.json: no benchmark lost\n")
+    assert capsys.readouterr().out.endswith("results.json: no benchmark lost or failed\n")

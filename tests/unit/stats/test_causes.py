@@ -18,6 +18,7 @@ from pytest_accel.stats.causes import (
     common_causes,
     disturbance,
     find_causes,
+    has_causes,
     unexplained,
 )
 from pytest_accel.stats.environment import Change
@@ -99,7 +100,7 @@ PROVOKED = {
     "one CPU": (
         {"cpu_wait_s_per_step": 0.00001, "usable_cpus": 2},
         {"cpu_wait_s_per_step": 0.0036, "usable_cpus": 1},
-        *((), "cpu_wait", 1.0, "1 CPUs' worth of time, 2 in the baseline.*taskset"),
+        *((), "cpu_wait", 1.0, "it may use 1 of the 2 CPUs that the baseline had.*taskset"),
     ),
     "quota that was lowered within the CPUs": (
         {"cpu_wait_s_per_step": 0.00001, "usable_cpus": 2},
@@ -122,7 +123,7 @@ PROVOKED = {
     "slow loader": (
         {"loader_step_s": 0.004, "compute_step_s": 0.0099},
         {"loader_step_s": 0.0136, "compute_step_s": 0.0099},
-        *((), "loader", 1.0, "the loader makes a batch in 13.6 ms, 4 ms .*workers="),
+        *((), "loader", 1.0, "the loader makes a batch in 13.6 ms, 4 ms .*more workers"),
     ),
     "compiler switched off": (
         {"compiled_graphs": 1},
@@ -155,6 +156,36 @@ PROVOKED = {
         {"cpu_wait_s_per_step": 0.00001, "usable_cpus": 2},
         {"cpu_wait_s_per_step": 0.003, "usable_cpus": 1},
         *((ENV,), "cpu_wait", 0.83, "waiting for a CPU .*TORCHDYNAMO_DISABLE unset -> 1: explains at most"),
+    ),
+    "fewer CPUs than a baseline that waited too": (
+        {"cpu_wait_s_per_step": 0.0012, "usable_cpus": 2},
+        {"cpu_wait_s_per_step": 0.0100, "usable_cpus": 1},
+        *((), "cpu_wait", 1.0, "waiting for a CPU 10 ms a step, 1.2 ms .*it may use 1 of the 2 CPUs"),
+    ),
+    "a sleep in a step of one thread": (
+        {"host_cpu_s_per_step": 0.0099, "cpu_wait_s_per_step": 0.0001},
+        {"host_cpu_s_per_step": 0.0100, "cpu_wait_s_per_step": 0.0001},
+        *(
+            (),
+            "host",
+            0.97,
+            "neither computing nor waiting for a CPU 3.49 ms a step, .*us in .*the step sleeps",
+        ),
+    ),
+    "a step of one thread that computes more": (
+        {"host_cpu_s_per_step": 0.0098, "cpu_wait_s_per_step": 0.0001},
+        {"host_cpu_s_per_step": 0.0134, "cpu_wait_s_per_step": 0.0001},
+        *(
+            (),
+            "host",
+            1.0,
+            "computing 13.4 ms a step, 9.8 ms in the baseline: explains 26.5 of 26.5 %.*does more",
+        ),
+    ),
+    "load beside a step of one thread that computes for longer": (
+        {"host_cpu_s_per_step": 0.0099, "cpu_wait_s_per_step": 0.0, "other_cpu_share": 0.02},
+        {"host_cpu_s_per_step": 0.0135, "cpu_wait_s_per_step": 0.0, "other_cpu_share": 0.5},
+        *((), "host", 1.0, "computing 13.5 ms .*other processes used 50 %"),
     ),
     "load that lets it run": (
         {"other_cpu_share": 0.02},
@@ -229,9 +260,7 @@ def test_other_work_beside_the_slow_runs_is_a_disturbance():
         *runs(0.01, 3, cpu_wait_s_per_step=0.0, other_cpu_share=0.02),
         *runs(0.0136, 2, cpu_wait_s_per_step=0.0036, other_cpu_share=0.5),
     ]
-    group = SlowGroup(runs=2, loss=0.265, least_loss=0.26, others_loss=0.0)
-    unstable = replace(SLOWER, outcome=Outcome.UNSTABLE, slow_group=group)
-    assert "used 50 %" in disturbance(unstable, before, now, math.log(1.05))
+    assert "used 50 %" in disturbance(UNSTABLE, before, now, math.log(1.05))
 
 
 @pytest.mark.parametrize(
@@ -250,6 +279,16 @@ def test_other_work_beside_the_slow_runs_is_a_disturbance():
         ),
         ({"cpu_clock_mhz": 3000, "sm_clock_mhz": 1980}, {"cpu_clock_mhz": 2000, "sm_clock_mhz": 1980}, ()),
         ({"host_cpu_s_per_step": 0.01}, {"cpu_wait_s_per_step": 0.005}, ()),  # an old baseline does not say
+        # Not known what it waited for; several threads; a device.
+        ({"host_cpu_s_per_step": 0.0099}, {"host_cpu_s_per_step": 0.01}, ()),
+        (*[{"host_cpu_s_per_step": each, "cpu_wait_s_per_step": 0.0} for each in (0.018, 0.027)], ()),
+        (
+            *[
+                {"host_cpu_s_per_step": each, "cpu_wait_s_per_step": 0.0, "launch_s": 0.003}
+                for each in (0.002, 0.009)
+            ],
+            (),
+        ),
     ],
 )
 def test_what_explains_nothing_is_not_named(then, now, changes):
@@ -291,21 +330,39 @@ def test_what_several_benchmarks_share_is_said_once():
     assert common_causes([setting, setting]) == ["the changed environment may explain the loss of 2 of 2"]
 
 
+UNSTABLE = Verdict(
+    outcome=Outcome.UNSTABLE,
+    tolerance=0.05,
+    slowdown=Estimate(point=0.0, low=0.0, high=0.0),
+    slow_group=SlowGroup(runs=2, loss=0.265, least_loss=0.26, others_loss=0.0),
+)
+
+
 def test_unstable_runs_are_explained_by_the_slow_ones():
     now = [
         *runs(0.01, 3, session="now", sm_clock_mhz=1886),
         *runs(0.0136, 2, session="now", sm_clock_mhz=1380),
     ]
-    found = Verdict(
-        outcome=Outcome.UNSTABLE,
-        tolerance=0.05,
-        slowdown=Estimate(point=0.0, low=0.0, high=0.0),
-        slow_group=SlowGroup(runs=2, loss=0.265, least_loss=0.26, others_loss=0.0),
-    )
-    (cause,) = causes_of(found, runs(0.01, sm_clock_mhz=1886), now)
+    (cause,) = causes_of(UNSTABLE, runs(0.01, sm_clock_mhz=1886), now)
     assert cause.text == "SM clock 1380 MHz, 1886 MHz in the baseline"
-    calm = replace(found, outcome=Outcome.OK, slow_group=None)
+    calm = replace(UNSTABLE, outcome=Outcome.OK, slow_group=None)
     assert causes_of(calm, runs(0.01, sm_clock_mhz=1886), now) == ()
+
+
+def test_what_the_fast_of_unstable_runs_had_too_is_no_cause():
+    now = [
+        *runs(0.01, 3, session="now", other_cpu_share=0.5),
+        *runs(0.0136, 2, session="now", other_cpu_share=0.5),
+    ]
+    assert causes_of(UNSTABLE, runs(0.01, other_cpu_share=0.02), now) == ()
+
+
+@pytest.mark.parametrize(("outcome", "low", "named"), [("inconclusive", -0.01, 0), ("ok", 0.2, 1)])
+def test_loss_that_is_not_sure_has_no_causes(outcome, low, named):
+    """One within a wide tolerance is sure, and fails nothing."""
+    found = replace(SLOWER, outcome=Outcome(outcome), slowdown=Estimate(point=0.265, low=low, high=0.5))
+    causes = causes_of(found, runs(0.01, sm_clock_mhz=1886), runs(0.0136, 2, sm_clock_mhz=1380))
+    assert len(causes) == has_causes(found) == named
 
 
 METRICS = {
@@ -318,6 +375,7 @@ METRICS = {
     "loader_step_s": (1e-4, 0.1),
     "compute_step_s": (1e-4, 0.1),
     "cpu_wait_s_per_step": (0, 0.1),
+    "host_cpu_s_per_step": (0, 0.1),
     "other_cpu_share": (0, 1),
     "compiled_graphs": (0, 2),
     "slowdown_felt": (0, 1),
@@ -374,6 +432,29 @@ def test_nothing_is_invented_for_equal_runs():
     named = []
     for _ in range(1000):
         then, now = measured(5, "then"), measured(draw.choice((2, 5)), "now")
+        loss = math.log(now[0].step_time_s / then[0].step_time_s)
+        named += find_causes(then, now, loss)
+    assert named == []
+
+
+def test_nothing_is_invented_for_equal_runs_of_one_thread():
+    """1,000 pairs of equal sets of runs that compute, wait for a CPU and sleep; half of them come out slower by chance."""
+    draw = random.Random(36)
+
+    def measured(count, session, sleep_s):
+        found = []
+        for _ in range(count):
+            cpu_s = 0.01 * math.exp(draw.gauss(0, 0.02))
+            wait_s = 0.0002 * math.exp(draw.gauss(0, 0.7))
+            step_s = cpu_s + wait_s + sleep_s * math.exp(draw.gauss(0, 0.03))
+            metrics = {"host_cpu_s_per_step": cpu_s, "cpu_wait_s_per_step": wait_s, "usable_cpus": 2}
+            found.append(Run(session=session, rounds_s=(step_s,) * 6, steps_per_round=10, metrics=metrics))
+        return found
+
+    named = []
+    for _ in range(1000):
+        sleep_s = draw.choice((0.0, 0.0001, 0.005, 0.03))
+        then, now = measured(5, "then", sleep_s), measured(draw.choice((2, 5)), "now", sleep_s)
         loss = math.log(now[0].step_time_s / then[0].step_time_s)
         named += find_causes(then, now, loss)
     assert named == []

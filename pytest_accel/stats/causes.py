@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
+from statistics import fmean, median
 from typing import NamedTuple
 
 from pytest_accel.stats import gate
@@ -299,18 +299,18 @@ class _Sides:
         return 0 < self.now("usable_cpus") < self.before("usable_cpus")
 
     def higher(self, name: str) -> _Moved | None:
-        return self._moved(lambda run: run.metrics.get(name), math.log, _SCATTER[name])
+        return self.moved(lambda run: run.metrics.get(name), math.log, _SCATTER[name])
 
     def lower(self, name: str) -> _Moved | None:
-        return self._moved(lambda run: run.metrics.get(name), lambda value: -math.log(value), _SCATTER[name])
+        return self.moved(lambda run: run.metrics.get(name), lambda value: -math.log(value), _SCATTER[name])
 
     def longer(self, read: Callable[[Run], float | None], scatter_of_level: float) -> _Moved | None:
         """Return a part of a step that grew; it may be 0."""
-        return self._moved(
+        return self.moved(
             read, lambda value: value / self.before_s, _OF_STEP, scatter_of_level=scatter_of_level
         )
 
-    def _moved(
+    def moved(
         self,
         read: Callable[[Run], float | None],
         scaled: Callable[[float], float],
@@ -468,7 +468,7 @@ def _off_cpu(sides: _Sides) -> Cause | None:
 
 def _computing(sides: _Sides) -> Cause | None:
     """Return the CPU time of the one thread of a step on the CPU."""
-    moved = sides.higher(_CPU) if sides.is_one_thread else None
+    moved = sides.moved(_computing_s, math.log, _SCATTER[_CPU]) if sides.is_one_thread else None
     if moved is None:
         return None
     text = f"computing {seconds(moved.now)} a step, {seconds(moved.before)}{_IN_THE_BASELINE}"
@@ -479,12 +479,23 @@ def _computing(sides: _Sides) -> Cause | None:
 def _is_one_thread(run: Run) -> bool:
     """Return whether it ran on the CPU, in one thread that took all CPU time."""
     on_cpu = not (run.rank_step_s or "launch_s" in run.metrics or "sm_clock_mhz" in run.metrics)
-    return on_cpu and 0 < run.metrics.get(_CPU, 0.0) <= _ONE_THREAD * run.step_time_s
+    return on_cpu and 0 < run.metrics.get(_CPU, 0.0) <= _ONE_THREAD * fmean(run.rounds_s)
+
+
+def _computing_s(run: Run) -> float:
+    return run.metrics[_CPU] * _typical_share(run)
 
 
 def _off_cpu_s(run: Run) -> float | None:
     waited_s = run.metrics.get(_WAIT)
-    return None if waited_s is None else max(0.0, run.step_time_s - run.metrics[_CPU] - waited_s)
+    if waited_s is None:
+        return None
+    return max(0.0, fmean(run.rounds_s) - run.metrics[_CPU] - waited_s) * _typical_share(run)
+
+
+def _typical_share(run: Run) -> float:
+    """Return a typical step as a share of the mean one: times of CPUs are means."""
+    return run.step_time_s / fmean(run.rounds_s)
 
 
 def _cpu_clock(sides: _Sides) -> Cause | None:

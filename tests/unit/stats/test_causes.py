@@ -322,6 +322,16 @@ def test_launching_is_named_before_the_idle_time_that_it_leaves():
     assert softmax == kernels
 
 
+def test_time_off_the_cpu_is_that_of_a_typical_step():
+    """CPU time is a mean over all rounds; a few of them were disturbed."""
+    metrics = {"host_cpu_s_per_step": 0.0100, "cpu_wait_s_per_step": 0.0}
+    before = [replace(run, metrics=metrics) for run in runs(0.0100)]
+    rounds_s, metrics = (0.0136,) * 5 + (0.0272,), {**metrics, "host_cpu_s_per_step": 0.0120}
+    now = [replace(run, rounds_s=rounds_s, metrics=metrics) for run in runs(0.0136, 2)]
+    (cause,) = find_causes(before, now, math.log(1.36))
+    assert cause.text == "neither computing nor waiting for a CPU 3.31 ms a step, 0 us in the baseline"
+
+
 def test_what_several_benchmarks_share_is_said_once():
     clock, load = Cause(kind="sm_clock", text="", explained=0.1), Cause(kind="host", text="")
     assert common_causes([clock, clock, None, load]) == ["the SM clock explains the loss of 2 of 4"]

@@ -19,8 +19,8 @@ from pytest_accel.measure.rounds import Ranks, Step, in_bursts
 from pytest_accel.stats.kernels import LAYOUT, LOADER, KernelRow, KernelTable
 from pytest_accel.stats.quantities import clipped, seconds
 
-LEAST_STEPS, MOST_STEPS = 3, 200
-ENOUGH_S = 2.0
+LEAST_STEPS, MANY_STEPS, MOST_STEPS = 3, 20, 200
+ENOUGH_S, ENOUGH_OF_MANY_S = 2.0, 0.3  # of them; the trace of more takes long to read
 LIMIT_S = 20.0  # of a benchmark, with reading the trace
 MAX_TRACE_BYTES = 300 * 2**20  # about 10 s of reading
 WINDOW = "pytest-accel profile"  # name of the annotation around the steps that count
@@ -40,8 +40,9 @@ def profile_step(
     if torch is None or not isinstance(device, CpuDevice | CudaDevice):
         return None, ""
     slowest_s, began_s = ranks.slowest(step_s), time.perf_counter()
-    steps = in_bursts(max(LEAST_STEPS, min(MOST_STEPS, int(ENOUGH_S / slowest_s))), burst)
-    before = steps if burst > 1 else 1  # until no batch is left that was made ready in the meantime
+    host = isinstance(device, CpuDevice)
+    steps = in_bursts(_enough_steps(slowest_s), burst)
+    before = steps if host or burst > 1 else 1  # until no batch is left that was made ready in the meantime
     if (before + steps) * slowest_s > LIMIT_S / 2:
         return None, f"no kernel table: {before + steps} steps take longer than {seconds(LIMIT_S / 2)}"
     # Two profilers in one process end each other.
@@ -74,9 +75,13 @@ def profile_step(
         events = _events(tracer, left_s=LIMIT_S - (time.perf_counter() - began_s))
     except (RuntimeError, OSError, ValueError) as error:
         return None, f"no kernel table: {error}"
-    host = isinstance(device, CpuDevice)
     table = table_of(events, host=host, steps=steps, step_s=step_s, profiled_s=profiled_s)
     return table, "" if table or host else "no kernel table: the profiler saw no kernel"
+
+
+def _enough_steps(step_s: float) -> int:
+    steps = min(MANY_STEPS, int(ENOUGH_S / step_s)), min(MOST_STEPS, int(ENOUGH_OF_MANY_S / step_s))
+    return max(LEAST_STEPS, *steps)
 
 
 def _started(torch: Any, device: Device, *, shapes: bool) -> Any:  # noqa: ANN401 - torch is imported lazily

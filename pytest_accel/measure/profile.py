@@ -47,11 +47,15 @@ def profile_step(
         return None, f"no kernel table: {before + steps} steps take longer than {seconds(LIMIT_S / 2)}"
     # Two profilers in one process end each other.
     is_profiled = torch.autograd._profiler_enabled()  # noqa: SLF001 - torch offers no public question
-    tracer = None if is_profiled or ranks.rank else _started(torch, device, shapes=ranks.size > 1)
+    tracer = None
     try:
+        for _ in range(before - 1):
+            step()
+            if ranks.size == 1 and time.perf_counter() - began_s > LIMIT_S / 4:
+                break
+        tracer = None if is_profiled or ranks.rank else _started(torch, device, shapes=ranks.size > 1)
         ranks.barrier()
-        for _ in range(before):
-            step()  # the first one under the profiler loads its library
+        step()  # the first one under the profiler loads its library
         device.synchronize()
         with torch.profiler.record_function(WINDOW):
             window_s = time.perf_counter()
@@ -181,29 +185,37 @@ def table_of(
     else:
         spans = [*own, *(_gloo_span(event) for event in events if event["name"].startswith("gloo:"))]
     spans = [span for span in spans if begin <= span.begin < end]
-    rows: dict[tuple[str, str], list[float]] = {}  # calls, microseconds, those beside computing
+    rows: dict[
+        tuple[str, str], list[float]
+    ] = {}  # calls, microseconds, those beside computing, parts after a call
     for span, exposed in zip(spans, exposed_us(spans), strict=True):
-        sums = rows.setdefault((span.operation, span.kernel), [0.0, 0.0, 0.0])
+        sums = rows.setdefault((span.operation, span.kernel), [0.0, 0.0, 0.0, 0.0])
         sums[0] += span.calls
         sums[1] += exposed
         sums[2] += max(0.0, span.end - span.begin - exposed) if span.waits else 0.0
+        sums[3] += not span.calls
     calls_of_step = sum(count for count, *_ in rows.values()) / steps
     if not calls_of_step:
         return None
-    # A kernel is timed by its device; an operator is timed with the profiler's own work.
+    # A kernel is timed by its device; the profiler's own work of an operator lies in the one that called it, or in idle time.
     overhead_s = min(MOST_OVERHEAD_S, max(0.0, profiled_s - step_s) / calls_of_step) if host else 0.0
     of_step = [
         KernelRow(
             operation=operation,
             kernel=kernel,
             count=count / steps,
-            seconds=max(0.0, us * 1e-6 - count * overhead_s) / steps,
+            seconds=max(0.0, us * 1e-6 - parts * overhead_s) / steps,
             overlapped_s=hidden_us * 1e-6 / steps,
         )
-        for (operation, kernel), (count, us, hidden_us) in rows.items()
+        for (operation, kernel), (count, us, hidden_us, parts) in rows.items()
     ]
-    idle_s = max(0.0, profiled_s - sum(us for _, us, _ in rows.values()) * 1e-6 / steps) if host else None
-    return KernelTable.of(of_step, step_s=step_s, idle_s=idle_s)
+    if not host:
+        return KernelTable.of(of_step, step_s=step_s)
+    busy_s = sum(us for _, us, *_ in rows.values()) * 1e-6 / steps
+    outermost = calls_of_step - sum(parts for *_, parts in rows.values()) / steps
+    return KernelTable.of(
+        of_step, step_s=step_s, idle_s=max(0.0, profiled_s - busy_s - outermost * overhead_s)
+    )
 
 
 def exposed_us(spans: Sequence[Span]) -> list[float]:

@@ -355,9 +355,8 @@ def _swap_line(component: IsolatedComponent, name: str) -> str:
     found = component.explained(name)
     if found is None:
         return f"{describe(component.changes)}: {'; '.join(ways)}"
-    share = f"{percent(min(found.point, component.lost[name]))[:-2]} of {percent(component.lost[name])}"
-    interval = f"{percent(found.low)[:-2]} to {percent(found.high)}"
-    return f"{describe(component.changes)} alone explains {share} ({interval}): {'; '.join(ways)}"
+    cost = f"{percent(found.point)} ({percent(found.low)[:-2]} to {percent(found.high)})"
+    return f"{describe(component.changes)} alone costs {cost}, the upgrade {percent(component.lost[name])}: {'; '.join(ways)}"
 
 
 def explanation(row: PairedBenchmark, max_blocks: int) -> str:

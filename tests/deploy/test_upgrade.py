@@ -258,7 +258,7 @@ def test_slow_package_is_convicted_and_the_others_that_differ_are_not(site, tmp_
     assert f"cause: test_loader: {cause.text}: explains " in done.stdout
     assert found["test_augment"].notes == []  # it lost nothing
     quick, picky, slow = found["test_loader"].notes
-    assert quick.startswith("augment 1.0 -> 2.0 alone explains ")
+    assert quick.startswith("augment 1.0 -> 2.0 alone costs ")
     assert "OLD with NEW's not possible: ImportError: augment is too old; NEW with OLD's recovers " in picky
     assert slow.startswith(cause.text)
     assert " not possible" not in slow  # both ways
@@ -394,8 +394,8 @@ def test_packages_are_swapped_in_turn_until_one_explains_the_loss(slow_b):
     assert [each.text for each in result.causes] == ["b 1.0 -> 2.0 alone"]
     assert "cause: test_a: b 1.0 -> 2.0 alone: explains 20.0 of 20.0 %\n" in done.stdout
     assert [each.partition(" (")[0] for each in result.notes] == [
-        "a 1.0 -> 2.0 alone explains 0.0 of 20.0 %",
-        "b 1.0 -> 2.0 alone explains 20.0 of 20.0 %",
+        "a 1.0 -> 2.0 alone costs 0.0 %",
+        "b 1.0 -> 2.0 alone costs 20.0 %",
     ]
     decided_at_once, confirmed = [*FIRST] * 2, [*FIRST, *SECOND] * 2
     assert slow_b.turns() == [*FIRST, *SECOND, *decided_at_once, *confirmed]
@@ -415,7 +415,7 @@ def test_named_packages_are_all_swapped_and_what_is_not_possible_is_said(slow_b)
     assert result.causes[0].text.endswith(" alone, shown one way only")
     assert "OLD with NEW's not possible: pytest left with exit status 139 there (01-2-new.log)" in picky
     assert "NEW with OLD's recovers 20.0 %" in picky
-    assert several.startswith("a 1.0 -> 2.0, c 1.0 gone alone explains 0.0 of 20.0 %")
+    assert several.startswith("a 1.0 -> 2.0, c 1.0 gone alone costs 0.0 %")
     assert added.startswith("d 1.0 appeared: OLD with NEW's not possible: ")
     assert added.endswith(
         "NEW with OLD's not possible: the package is not there, and an overlay takes none away"

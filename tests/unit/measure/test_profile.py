@@ -295,6 +295,21 @@ class TestOnTheCpu:
         found = {each.operation: each.calls_text for each in profile_difference(old, new).rows}
         assert found["softmax"] == "1 -> 20"
 
+    def test_work_of_the_profiler_is_neither_of_the_operators_nor_idle_time(self):
+        """A step of 100 us took 200 us: 20 us for each of its four operators, outside of it, and 20 us more."""
+        nested = [event("cpu_op", "aten::linear", 20, 80), event("cpu_op", "aten::addmm", 50, 30)]
+        alone = [event("cpu_op", "aten::relu", 120, 20), event("cpu_op", "aten::sum", 170, 10)]
+        window = event("user_annotation", WINDOW, 0.0, 200.0)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(profile, "MOST_OVERHEAD_S", 20e-6)
+            found = table_of([window, *nested, *alone], host=True, steps=1, step_s=100e-6, profiled_s=200e-6)
+        us = {row.kernel: row.seconds * 1e6 for row in found.rows}
+        scale = 100 / 120
+        assert us == pytest.approx(
+            {k: v * scale for k, v in {"linear": 30, "addmm": 30, "relu": 20, "sum": 10}.items()}
+        )
+        assert found.idle_s * 1e6 == pytest.approx(30 * scale)
+
     def test_sleep_is_idle_time(self):
         old, new = self.table(self.step()), self.table(self.step(sleep_s=0.1))
         found = profile_difference(old, new)

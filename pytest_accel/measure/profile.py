@@ -185,9 +185,8 @@ def table_of(
     else:
         spans = [*own, *(_gloo_span(event) for event in events if event["name"].startswith("gloo:"))]
     spans = [span for span in spans if begin <= span.begin < end]
-    rows: dict[
-        tuple[str, str], list[float]
-    ] = {}  # calls, microseconds, those beside computing, parts after a call
+    # Calls, microseconds, those beside computing, parts after a call.
+    rows: dict[tuple[str, str], list[float]] = {}
     for span, exposed in zip(spans, exposed_us(spans), strict=True):
         sums = rows.setdefault((span.operation, span.kernel), [0.0, 0.0, 0.0, 0.0])
         sums[0] += span.calls

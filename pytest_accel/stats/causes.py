@@ -239,15 +239,10 @@ def cause_lines(causes: Sequence[Cause], loss: float) -> list[tuple[str, str, st
         ("cause" if cause.explained is not None else "suspect", cause_text(cause, loss), cause.remedy)
         for cause in causes[:_MOST]
     ]
-    smaller = [cause.explained or 0.0 for cause in causes[_MOST:]]
-    if any(smaller):
-        lines.append(
-            (
-                "cause",
-                f"{counted(len(smaller), 'smaller one')}: explains {_share_text(math.fsum(smaller), loss)}",
-                "",
-            )
-        )
+    smaller = [cause.explained for cause in causes[_MOST:] if cause.explained]
+    if smaller:
+        share = _share_text(math.fsum(smaller), loss)
+        lines.append(("cause", f"{counted(len(smaller), 'smaller one')}: explains {share}", ""))
     left = unexplained(causes, loss)
     is_shown = loss > 0 and _of_throughput(left, loss) >= _LEAST_SHOWN
     if is_shown and any(cause.explained is not None for cause in causes):
@@ -476,9 +471,8 @@ def _other_load(sides: _Sides) -> Cause | None:
 def _off_cpu(sides: _Sides) -> Cause | None:
     """Return the time in which the one thread of a step on the CPU slept, or waited for something else than a CPU."""
     moved = sides.longer(_off_cpu_s, _OFF_SCATTER) if sides.is_one_thread else None
-    if (
-        moved is None or moved.now - moved.before > 2 * sides.lost_s
-    ):  # of another thread, whose CPU time it lacks
+    # More is of another thread, whose CPU time it lacks.
+    if moved is None or moved.now - moved.before > 2 * sides.lost_s:
         return None
     text = f"neither computing nor waiting for a CPU {seconds(moved.now)} a step, {seconds(moved.before)}{_IN_THE_BASELINE}"
     remedy = "it may sleep or wait: for a file, the network, a lock, a device, another process, or another machine (steal)"

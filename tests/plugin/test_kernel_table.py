@@ -61,9 +61,9 @@ def test_loss_of_a_step_without_torch_names_the_time_that_it_slept(bench, monkey
             measure(accel, step)
         """
     )
-    assert bench.run("--accel-record=1").ret == 0
+    assert bench.run("--accel-record=1", "--accel-budget=200ms").ret == 0
     monkeypatch.setenv("SLEEP_S", "0.005")
-    lost = bench.run()
+    lost = bench.run("--accel-budget=200ms")
     assert lost.ret == pytest.ExitCode.TESTS_FAILED
     lost.stdout.re_match_lines(
         [r"  cause    neither computing nor waiting for a CPU [4-9]\S* ms a step, .*: explains"]

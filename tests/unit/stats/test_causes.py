@@ -320,6 +320,15 @@ def test_lines_have_the_form_of_a_failure():
     assert causes[0].text == "SM clock 1600 MHz, 1886 MHz in the baseline"
 
 
+def test_lines_sum_up_to_the_loss_where_some_causes_have_none():
+    shares = (0.1, 0.08, 0.06, 0.04, 0.02)
+    causes = [Cause(kind="kernels", text="k", explained=each) for each in shares]
+    texts = [text for _, text, _ in cause_lines(causes, 0.32)]
+    assert texts[3] == "2 smaller ones: explains 5.1 of 27.4 %"
+    printed = [float(re.search(r"([\d.]+) of 27.4 %", text)[1]) for text in texts]
+    assert math.fsum(printed) == pytest.approx(27.4, abs=0.2)
+
+
 def test_launching_is_named_before_the_idle_time_that_it_leaves():
     kernels = Cause(kind="kernels", text="softmax 1 ms -> 1.5 ms a step", explained=0.05)
     idle = Cause(kind="host", text="1 ms -> 4 ms a step without a kernel", explained=0.25)

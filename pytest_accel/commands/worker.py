@@ -92,14 +92,14 @@ def _benchmarks(session: pytest.Session) -> list[dict[str, Any]]:
     from pytest_accel.markers import is_benchmark
     from pytest_accel.options import settings_of
     from pytest_accel.session.selection import SELECTION
-    from pytest_accel.session.workers import needs_process_group
+    from pytest_accel.session.workers import shape_of
 
     selection = session.config.stash.get(SELECTION, None)
     if selection is None:
         return []
     places = [(item, selection.choose(item)) for item in session.items if is_benchmark(item)]
     return [
-        {"node_id": item.nodeid, "distributed": needs_process_group(platform, settings_of(item))}
+        {"node_id": item.nodeid, "distributed": shape_of(platform, settings_of(item)).process_group}
         for item, platform in places
         if platform is not None
     ]

@@ -383,9 +383,8 @@ def shorten(stacks: str) -> str:
     """Return stacks without pytest's own frames, unless a thread is in one, and of limited length."""
     lines: list[str] = []
     kept = 0  # of the thread
-    for line in _THREAD.sub(
-        r"\1 (most recent call first):", stacks
-    ).splitlines():  # equal stacks compare equal
+    # Equal stacks compare equal.
+    for line in _THREAD.sub(r"\1 (most recent call first):", stacks).splitlines():
         frame = _FRAME.match(line)
         if frame is None:
             kept = 0

@@ -84,11 +84,6 @@ class RankSpec:
     def local_rank(self) -> int:
         return self.rank % self.per_node
 
-    @property
-    def group_id(self) -> str:
-        """The id of this rank's processes: other launcher ranks of this machine have ranks of the same group."""
-        return f"{self.group}.{self.rank}"
-
     def environment(self) -> dict[str, str]:
         """Return the environment of the rank, with its place as torchrun sets it."""
         environ = {
@@ -97,7 +92,8 @@ class RankSpec:
             if name not in _NOT_INHERITED and not name.startswith("TORCHELASTIC_")
         }
         environ[WORKER_VARIABLE] = json.dumps(encode(self))
-        environ[GROUP_ID_VARIABLE] = self.group_id
+        # Of this rank's processes: other launcher ranks of this machine have ranks of the same group.
+        environ[GROUP_ID_VARIABLE] = f"{self.group}.{self.rank}"
         if self.process_group:
             environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
             environ |= {

@@ -269,10 +269,8 @@ def _calls(events: Sequence[Event], main: object) -> tuple[dict[object, Call], l
         number = arguments.get("Sequence number")
         if number is not None and not call.backward:
             forward[number] = call.known
-        elif (
-            number is not None and forward.get(number) == ATTENTION
-        ):  # of several operators, whose backward are apart
-            call.known = ATTENTION
+        elif number is not None and forward.get(number) == ATTENTION:
+            call.known = ATTENTION  # of several operators, whose backward are apart
         stack.append(call)
         if "External id" in arguments:
             by_id[arguments["External id"]] = call

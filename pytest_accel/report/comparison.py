@@ -94,7 +94,7 @@ def _figure(cell: Cell) -> str:
 def _short_verdict(each: Judged) -> str:
     found = each.judgement
     if found.outcome is None:
-        return _outcome(each).replace("-", " ")
+        return found.status.replace("-", " ")
     deciding = next(verdict for verdict in found.verdicts if status_of(verdict) is found.outcome)
     change = terminal.changed(deciding.slowdown.point, deciding.of) if deciding.slowdown else ""
     of = "" if deciding.of == THROUGHPUT else f"{shown_name(deciding.of)} "
@@ -191,14 +191,10 @@ def _json(comparison: Comparison) -> str:
     return render_json(content) + "\n"
 
 
-def _outcome(each: Judged) -> str:
-    found = each.judgement
-    return found.outcome.value if found.outcome else found.status
-
-
 def _judged(each: Judged) -> dict[str, Any]:
-    sides = {"set": each.side.label, "baseline": each.baseline.label}
-    return {"key": each.key, **sides, **encode(each.judgement), "outcome": _outcome(each)}
+    found, sides = each.judgement, {"set": each.side.label, "baseline": each.baseline.label}
+    outcome = found.outcome.value if found.outcome else found.status
+    return {"key": each.key, **sides, **encode(found), "outcome": outcome}
 
 
 FORMATS: dict[str, Callable[[Comparison], str]] = {

@@ -383,9 +383,8 @@ class BenchmarkSession:
         verdict = properties.get("accel.verdict")
         if verdict is None or report.when == "teardown" or hasattr(report, "wasxfail"):
             return None
-        status = next(
-            (each for each in VERDICTS if each.value == verdict), None
-        )  # None: a test's own property
+        # None: a test's own property.
+        status = next((each for each in VERDICTS if each.value == verdict), None)
         return None if status and report.failed and not fails(status, self.settings) else status
 
     def last_line(

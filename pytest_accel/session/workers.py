@@ -36,18 +36,13 @@ class WorkerShape:
 
 
 def shape_of(platform: PlatformName, settings: Settings) -> WorkerShape:
-    group = needs_process_group(platform, settings)
+    group = platform.devices > 1 or settings.process_group  # on one device only where its marker asks for it
     return WorkerShape(
         platform=platform,
         process_group=group,
         bind=settings.bind,
         timeout_s=settings.timeout_s if group else 0.0,
     )
-
-
-def needs_process_group(platform: PlatformName, settings: Settings) -> bool:
-    """Whether an item runs in a process group; on one device only where its marker asks for it."""
-    return platform.devices > 1 or settings.process_group
 
 
 class Workers:

@@ -84,8 +84,7 @@ def lost(verdict: Verdict | None) -> float:
     if verdict is None:
         return 0.0
     total, group = total_slowdown(verdict), verdict.slow_group
-    is_unstable = verdict.outcome is Outcome.UNSTABLE and group is not None
-    point = group.loss if is_unstable and group else total.point if total else 0.0
+    point = group.loss if verdict.outcome is Outcome.UNSTABLE and group else total.point if total else 0.0
     return -math.log1p(-point) if 0 < point < 1 else 0.0
 
 
@@ -309,37 +308,27 @@ class _Sides:
         return 0 < self.now("usable_cpus") < self.before("usable_cpus")
 
     def higher(self, name: str) -> _Moved | None:
-        return self.moved(lambda run: run.metrics.get(name), math.log, _SCATTER[name])
+        return self.moved(lambda run: run.metrics.get(name) or None, math.log, _SCATTER[name])
 
     def lower(self, name: str) -> _Moved | None:
-        return self.moved(lambda run: run.metrics.get(name), lambda value: -math.log(value), _SCATTER[name])
+        return self.moved(
+            lambda run: run.metrics.get(name) or None, lambda value: -math.log(value), _SCATTER[name]
+        )
 
     def longer(self, read: Callable[[Run], float | None], scatter_of_level: float) -> _Moved | None:
         """Return a part of a step that grew; it may be 0."""
-        return self.moved(
-            read,
-            lambda value: value / self.before_s,
-            _OF_STEP,
-            scatter_of_level=scatter_of_level,
-            is_part=True,
-        )
+        return self.moved(read, lambda value: value / self.before_s, _OF_STEP, scatter_of_level)
 
     def moved(
         self,
         read: Callable[[Run], float | None],
         scaled: Callable[[float], float],
         scatter: float,
-        *,
         scatter_of_level: float = 0.0,
-        is_part: bool = False,
     ) -> _Moved | None:
         """Return a value that grew by more than its scatter in the stored runs: those of a disturbed candidate scatter by nature."""
         known = [
-            [
-                (run.session, value)
-                for run in runs
-                if (value := read(run)) is not None and (value > 0 or (is_part and value == 0))
-            ]
+            [(run.session, value) for run in runs if (value := read(run)) is not None and value >= 0]
             for runs in (self.baseline, self.candidate)
         ]
         stored, new = ([Summarized(session, scaled(value)) for session, value in side] for side in known)

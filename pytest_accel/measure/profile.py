@@ -19,8 +19,8 @@ from pytest_accel.measure.rounds import Ranks, Step, in_bursts
 from pytest_accel.stats.kernels import LAYOUT, LOADER, KernelRow, KernelTable
 from pytest_accel.stats.quantities import clipped, seconds
 
-LEAST_STEPS, MANY_STEPS, MOST_STEPS = 3, 20, 200
-ENOUGH_S, ENOUGH_OF_MANY_S = 2.0, 0.3  # of them; the trace of more takes long to read
+LEAST_STEPS = 3
+MOST_STEPS = ((20, 2.0), (200, 0.3))  # within so many seconds; the trace of more takes long to read
 LIMIT_S = 20.0  # of a benchmark, with reading the trace
 MAX_TRACE_BYTES = 300 * 2**20  # about 10 s of reading
 WINDOW = "pytest-accel profile"  # name of the annotation around the steps that count
@@ -84,8 +84,7 @@ def profile_step(
 
 
 def _enough_steps(step_s: float) -> int:
-    steps = min(MANY_STEPS, int(ENOUGH_S / step_s)), min(MOST_STEPS, int(ENOUGH_OF_MANY_S / step_s))
-    return max(LEAST_STEPS, *steps)
+    return max(LEAST_STEPS, *(min(most, int(limit_s / step_s)) for most, limit_s in MOST_STEPS))
 
 
 def _started(torch: Any, device: Device, *, shapes: bool) -> Any:  # noqa: ANN401 - torch is imported lazily

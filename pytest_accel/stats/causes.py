@@ -307,13 +307,12 @@ class _Sides:
     def has_fewer_cpus(self) -> bool:
         return 0 < self.now("usable_cpus") < self.before("usable_cpus")
 
-    def higher(self, name: str) -> _Moved | None:
-        return self.moved(lambda run: run.metrics.get(name) or None, math.log, _SCATTER[name])
+    def higher(self, name: str, scaled: Callable[[float], float] = math.log) -> _Moved | None:
+        # A sensor that failed returned 0.
+        return self.moved(lambda run: run.metrics.get(name) or None, scaled, _SCATTER[name])
 
     def lower(self, name: str) -> _Moved | None:
-        return self.moved(
-            lambda run: run.metrics.get(name) or None, lambda value: -math.log(value), _SCATTER[name]
-        )
+        return self.higher(name, lambda value: -math.log(value))
 
     def longer(self, read: Callable[[Run], float | None], scatter_of_level: float) -> _Moved | None:
         """Return a part of a step that grew; it may be 0."""

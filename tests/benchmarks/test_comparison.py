@@ -138,9 +138,12 @@ def test_source_tree_is_known_by_its_files(tmp_path):
 # --- results ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("file", sorted(MEASURED.glob("*.json")), ids=lambda path: path.stem)
-def test_committed_measurement_is_readable(file):
-    assert "1.869  1.860 to 1.879   1.0      yes" in table(read(file))
+def test_committed_measurements_are_readable():
+    tables = [table(read(file)) for file in sorted(MEASURED.glob("*.json"))]
+    for shown, line in zip(
+        tables, ("1.032  1.000 to 1.065   1.0       no", "1.869  1.860 to 1.879   1.0      yes"), strict=True
+    ):
+        assert line in shown
 
 
 @pytest.mark.rehearsal

@@ -20,6 +20,7 @@ from pytest_accel.report.page.plots import past, rounds, sweeps
 from pytest_accel.report.page.rows import metric, picture
 from pytest_accel.report.terminal import changed, line_of
 from pytest_accel.report.verdicts import VERDICTS, headline_of
+from pytest_accel.stats.causes import Cause
 from pytest_accel.stats.gate import Estimate, Outcome, Verdict
 from pytest_accel.stats.quantities import si
 from pytest_accel.stats.results import Ending, ReferenceFigure, ReportLine
@@ -232,6 +233,15 @@ def test_loss_with_kernel_tables_has_a_waterfall_and_its_table():
     assert sum(value for _, value in bars) == pytest.approx(now_ms - then_ms)
     assert found["rows"][0][0] == "attention backward"
     assert "kernels" not in details(make_result(Outcome.REGRESSED))
+
+
+def test_failure_on_top_has_its_first_cause_with_its_share():
+    result = make_result(Outcome.REGRESSED)
+    assert "explains" not in read(result).text
+    cause = Cause(
+        kind="kernels", text="softmax 1 ms -> 1.5 ms a step", explained=result.verdict.slowdown.point
+    )
+    assert "softmax 1 ms -> 1.5 ms a step: explains" in read(replace(result, causes=(cause,))).text
 
 
 # --- the table and the details --------------------------------------------------------------------------

@@ -447,10 +447,7 @@ def test_packages_that_do_not_differ_are_refused_before_anything_is_measured(slo
         (("--blocks", "1", "--", "x"), "--blocks: '1' is not a whole number from 2 to 20"),
         (("--blocks", "21", "--", "x"), "and one alone fails nothing"),
         (("--", "x", "--accel-record"), "--accel-record after --: leave it out"),
-        (
-            ("--", "x", "--accel-missing-baseline=fail"),
-            "--accel-missing-baseline after --: leave it out",
-        ),
+        (("--", "x", "--accel-missing-baseline=fail"), "--accel-missing-baseline after --: leave it out"),
     ],
 )
 def test_wrong_arguments_are_refused_before_anything_is_measured(site, words, told):

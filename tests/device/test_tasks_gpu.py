@@ -18,10 +18,7 @@ MODELS = {
     "zoo/segformer-b0": {"image_size": 64, "batch_size": 2},
     "zoo/deeplabv3plus-r18": {"image_size": 64, "batch_size": 2},
     "zoo/gpt-tiny": GPT,
-    "zoo/bert-tiny": {
-        "sequence": 64,
-        "batch_size": 4,
-    },
+    "zoo/bert-tiny": {"sequence": 64, "batch_size": 4},
 }
 NEEDS = {
     "segformer": "segmentation_models_pytorch",
@@ -124,13 +121,7 @@ def test_language_model_trains_on_texts(gpu, tmp_path):
     sentence = np.random.default_rng(0).integers(0, 300, 90)
     np.tile(sentence, 400).astype(np.uint16).tofile(tmp_path / "oscar/train.bin")
     with TrainStep.build(
-        "zoo/gpt-tiny",
-        device=gpu,
-        data="oscar",
-        data_root=tmp_path,
-        precision="bf16",
-        lr=1e-2,
-        **GPT,
+        "zoo/gpt-tiny", device=gpu, data="oscar", data_root=tmp_path, precision="bf16", lr=1e-2, **GPT
     ) as step:
         assert (step.configuration["data"], step.configuration["data_source"]) == ("oscar", "texts")
         found = losses(step, 30)

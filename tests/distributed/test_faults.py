@@ -65,10 +65,7 @@ def provoke(groups, monkeypatch):
 class TestRankThatEnds:
     @pytest.mark.parametrize(
         ("fault", "problem"),
-        [
-            pytest.param(EXIT_0, EXITED_0, id="exits with 0"),
-            pytest.param(CRASH, CRASHED, id="SIGSEGV"),
-        ],
+        [pytest.param(EXIT_0, EXITED_0, id="exits with 0"), pytest.param(CRASH, CRASHED, id="SIGSEGV")],
     )
     def test_ended_rank_is_named_with_its_output_and_the_stacks_of_others(self, provoke, fault, problem):
         answer = provoke(OTHERS_WAIT.format(fault=fault))
@@ -282,7 +279,7 @@ class TestRendezvous:
 
     def test_rank_that_ends_before_it_connects_is_named(self, start):
         text = start(
-            "import os\nif os.environ['RANK'] == '1':\n    print('cannot load', flush=True)\n    os._exit(4)",
+            "import os\nif os.environ['RANK'] == '1':\n    print('cannot load', flush=True)\n    os._exit(4)"
         )
         assert text.startswith("rank 1 left with exit status 4 before it took an order; rank")
         assert "cannot load" in text

@@ -187,11 +187,7 @@ def ranks(tmp_path: Path, clean: None, started: list[subprocess.Popen[str]]) -> 
 @pytest.mark.rehearsal
 @pytest.mark.parametrize(
     ("arguments", "status"),
-    [
-        (["-k", "leaves"], 9),
-        (["no_such_file.py"], pytest.ExitCode.USAGE_ERROR),
-        (["--collect-only"], 0),
-    ],
+    [(["-k", "leaves"], 9), (["no_such_file.py"], pytest.ExitCode.USAGE_ERROR), (["--collect-only"], 0)],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_every_rank_leaves_with_the_status_of_the_session_and_one_prints(ranks, arguments, status):

@@ -27,9 +27,7 @@ def {name}(accel):
         if name in names
     )
     bench.write(source)
-    bench.baseline(
-        **{name: bench.FASTER if name == "test_both" else bench.SAME for name in names},
-    )
+    bench.baseline(**{name: bench.FASTER if name == "test_both" else bench.SAME for name in names})
     content = bench.load_baseline()
     for name in names:
         stored = BENCHMARKS[name][1]

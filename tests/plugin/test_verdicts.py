@@ -198,9 +198,7 @@ def test_open_benchmarks_take_turns_in_new_processes_and_stay_inconclusive(night
     for name in OPEN:
         assert len(shared.processes(name)) == len(set(shared.processes(name))) == 3
     night.stdout.re_match_lines(
-        [
-            r"^INCONCLUSIVE  test_open \(cpu\): .* \(.* to .*; tolerance 10\.0 %\), 3 runs; noise ",
-        ]
+        [r"^INCONCLUSIVE  test_open \(cpu\): .* \(.* to .*; tolerance 10\.0 %\), 3 runs; noise "]
     )
 
 

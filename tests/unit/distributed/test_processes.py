@@ -170,11 +170,7 @@ def test_folder_of_a_thousand_levels_is_removed(tmp_path):
 
 @pytest.mark.parametrize(
     ("status", "words"),
-    [
-        (3, "left with exit status 3"),
-        (-11, "was killed by SIGSEGV"),
-        (-200, "was killed by signal 200"),
-    ],
+    [(3, "left with exit status 3"), (-11, "was killed by SIGSEGV"), (-200, "was killed by signal 200")],
 )
 def test_exit_status_is_described(status, words):
     assert exit_words(status) == words

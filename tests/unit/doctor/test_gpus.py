@@ -19,11 +19,7 @@ from tests.support.fake_nvml import FakeGpu
 pytest_plugins = ("tests.support.fake_nvml",)
 
 GIB = 1 << 30
-NAMED = {
-    "HandleByIndex": 0,
-    "Name": "NVIDIA H200",
-    "UUID": "GPU-8f3aab12-1234-9abc-1234-1234567890ab",
-}
+NAMED = {"HandleByIndex": 0, "Name": "NVIDIA H200", "UUID": "GPU-8f3aab12-1234-9abc-1234-1234567890ab"}
 WELL = {
     **NAMED,
     "MemoryInfo": SimpleNamespace(total=140 * GIB, used=4 << 20),

@@ -11,13 +11,7 @@ from hypothesis import strategies as st
 
 from pytest_accel.doctor import host
 from pytest_accel.doctor.findings import Level
-from pytest_accel.doctor.host import (
-    Folder,
-    examine_cpus,
-    examine_folder,
-    examine_load,
-    examine_memory,
-)
+from pytest_accel.doctor.host import Folder, examine_cpus, examine_folder, examine_load, examine_memory
 from pytest_accel.platforms.host import HostFiles, cpu_quota, cpu_shares, memory_limit, read_file
 
 GIB = 1 << 30

@@ -9,12 +9,7 @@ import pytest
 
 from pytest_accel.doctor import host
 from pytest_accel.doctor.findings import Level
-from pytest_accel.doctor.host import (
-    TorchBuild,
-    examine_network,
-    installed_torch,
-    judge_torch,
-)
+from pytest_accel.doctor.host import TorchBuild, examine_network, installed_torch, judge_torch
 
 CUDA = TorchBuild(version="2.10.0", kind="cuda", cuda=(12, 8))
 

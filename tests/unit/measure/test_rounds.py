@@ -519,11 +519,7 @@ def noisy(step_s: float, sd: float, seed: int):
 
 
 class TestDriftDetector:
-    @given(
-        st.lists(st.floats(1e-7, 10), min_size=1, max_size=20),
-        st.floats(0.01, 5),
-        st.floats(0.01, 1),
-    )
+    @given(st.lists(st.floats(1e-7, 10), min_size=1, max_size=20), st.floats(0.01, 5), st.floats(0.01, 1))
     def test_ends_on_any_stream(self, cycle, max_s, block_s):
         blocks = 0
         detector = DriftDetector(max_s=max_s)

@@ -9,13 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_accel.measure.validity import (
-    BUSY_SHARE,
-    DeviceReadings,
-    DeviceSample,
-    ForeignProcess,
-    assess,
-)
+from pytest_accel.measure.validity import BUSY_SHARE, DeviceReadings, DeviceSample, ForeignProcess, assess
 from pytest_accel.platforms.nvidia import KNOWN
 
 GIB = 1 << 30
@@ -277,12 +271,7 @@ def test_load_and_errors_are_judged_without_samples():
 
 _ANY = st.none() | st.integers(-(2**63), 2**64)
 _SAMPLES = st.builds(
-    DeviceSample,
-    at_s=st.floats(),
-    sm_mhz=_ANY,
-    memory_mhz=_ANY,
-    temperature_c=_ANY,
-    event_reasons=_ANY,
+    DeviceSample, at_s=st.floats(), sm_mhz=_ANY, memory_mhz=_ANY, temperature_c=_ANY, event_reasons=_ANY
 )
 _READINGS = st.builds(
     DeviceReadings,

@@ -307,12 +307,7 @@ def test_wrong_needs_are_refused(needs, complaint):
 
 DEVICES = ["gh200", "a100", "rtx6000", "rtx6000ada", "mi250", "mi300x", "gc200", "l4", "l40s", "cpu"]
 device_names = st.from_regex(r"[a-z][a-z0-9_xn]{0,7}", fullmatch=True)
-names = st.builds(
-    PlatformName,
-    device_names,
-    per_node=st.integers(1, 999),
-    nodes=st.integers(1, 20_000),
-)
+names = st.builds(PlatformName, device_names, per_node=st.integers(1, 999), nodes=st.integers(1, 20_000))
 
 
 @pytest.mark.parametrize(

@@ -38,12 +38,7 @@ def fake_torch(**cuda):
     torch = ModuleType("torch")
     torch.version = SimpleNamespace(cuda="12.8", hip=None)
     torch.backends = SimpleNamespace(cudnn=SimpleNamespace(version=lambda: 91002))
-    torch.cuda = SimpleNamespace(
-        **{
-            "nccl": SimpleNamespace(version=lambda: (2, 27, 3)),
-            **cuda,
-        }
-    )
+    torch.cuda = SimpleNamespace(**{"nccl": SimpleNamespace(version=lambda: (2, 27, 3)), **cuda})
     torch.get_num_threads = lambda: 4
     return torch
 
@@ -112,11 +107,7 @@ class TestDevice:
 class TestCpu:
     def test_identity_is_the_model_the_architecture_and_the_threads(self, host):
         identity = read_environment(threads=1, cpu_model="Neoverse-V2", **host()).identity
-        assert identity == {
-            "architecture": os.uname().machine,
-            "cpu_model": "Neoverse-V2",
-            "threads": "1",
-        }
+        assert identity == {"architecture": os.uname().machine, "cpu_model": "Neoverse-V2", "threads": "1"}
 
     @pytest.mark.parametrize(
         ("limit", "quota"), [("50000 100000", "0.5"), ("400000 100000", None), ("max 100000", None)]

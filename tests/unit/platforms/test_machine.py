@@ -16,10 +16,7 @@ def machine(*models, cpu=CPU, problems=(), nodes=1):
     """A machine with devices of (name, MiB)."""
     catalogue = load_catalogue()
     devices = [
-        detection.identified(
-            DetectedDevice(index=index, name=name, memory_bytes=mib * MIB),
-            catalogue,
-        )
+        detection.identified(DetectedDevice(index=index, name=name, memory_bytes=mib * MIB), catalogue)
         for index, (name, mib) in enumerate(models)
     ]
     return Machine(cpu=cpu, devices=tuple(devices), problems=problems, nodes=nodes)

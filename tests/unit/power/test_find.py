@@ -13,12 +13,7 @@ import pytest
 import pytest_accel.hookspecs
 import pytest_accel.power
 from pytest_accel.platforms.catalogue import DetectedDevice
-from pytest_accel.power.source import (
-    PowerSource,
-    from_hook,
-    open_sources,
-    problems,
-)
+from pytest_accel.power.source import PowerSource, from_hook, open_sources, problems
 from pytest_accel.stats.energy import Rail
 
 NO_RAPL = "RAPL: /sys/class/powercap is not there (virtual machines hide it)"

@@ -114,12 +114,7 @@ def said(outcome, point, of="throughput"):
     ("throughput", "accuracy", "status", "shown"),
     [
         ((Outcome.OK, 0.01), (Outcome.OK, 0.02), Outcome.OK, "ok 1.0 % slower"),
-        (
-            (Outcome.OK, 0.01),
-            (Outcome.REGRESSED, 0.2),
-            Outcome.REGRESSED,
-            "REGRESSED accuracy 20.0 % lower",
-        ),
+        ((Outcome.OK, 0.01), (Outcome.REGRESSED, 0.2), Outcome.REGRESSED, "REGRESSED accuracy 20.0 % lower"),
         ((Outcome.REGRESSED, 0.1), (Outcome.OK, 0.2), Outcome.REGRESSED, "REGRESSED 10.0 % slower"),
         (
             (Outcome.REGRESSED, 0.1),

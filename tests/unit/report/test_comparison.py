@@ -38,10 +38,7 @@ def two():
             environments=ENVIRONMENTS,
         )
 
-    return [
-        side("before"),
-        side("after", step_s=0.0125, session="s2", environment=UPGRADED),
-    ]
+    return [side("before"), side("after", step_s=0.0125, session="s2", environment=UPGRADED)]
 
 
 class TestTable:

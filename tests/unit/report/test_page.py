@@ -25,15 +25,7 @@ from pytest_accel.stats.gate import Estimate, Outcome, Verdict
 from pytest_accel.stats.quantities import si
 from pytest_accel.stats.results import Ending, ReferenceFigure, ReportLine
 from tests.support.kernels import lost_attention
-from tests.support.results import (
-    FINDINGS,
-    HOSTILE,
-    a_sweep,
-    hostile,
-    make_result,
-    make_session,
-    nights,
-)
+from tests.support.results import FINDINGS, HOSTILE, a_sweep, hostile, make_result, make_session, nights
 
 LIBRARY = b"window.Plotly = {};"
 

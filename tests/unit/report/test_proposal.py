@@ -68,8 +68,7 @@ def test_a_drill_is_left_out(status):
 
 
 @pytest.mark.parametrize(
-    ("stored", "runs", "a_day"),
-    [(0, 5, 2), (0, 2, 2), (0, 7, 1), (1, 5, 2), (1, 8, 1), (2, 2, 2), (2, 3, 0)],
+    ("stored", "runs", "a_day"), [(0, 5, 2), (0, 2, 2), (0, 7, 1), (1, 5, 2), (1, 8, 1), (2, 2, 2), (2, 3, 0)]
 )
 def test_a_provisional_recording_goes_on_for_as_many_runs_as_there_is_room_for(stored, runs, a_day):
     source = random.Random(7)

@@ -6,14 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_accel.report.terminal import (
-    Cell,
-    Progress,
-    padded_rows,
-    text_table,
-    verdict_line,
-    wrapped,
-)
+from pytest_accel.report.terminal import Cell, Progress, padded_rows, text_table, verdict_line, wrapped
 from pytest_accel.stats.gate import Estimate, Outcome, Verdict
 
 
@@ -101,16 +94,8 @@ def test_line_of_a_verdict(found, line):
             [["a", "1,000"], ["longer", "5"]],
             ["name     rate", "a       1,000", "longer      5"],
         ),
-        (
-            ["name", "memory", "x"],
-            [["a", "", "1"], ["b", "", ""]],
-            ["name  x", "a     1", "b"],
-        ),
-        (
-            ["first step>", "x"],
-            [["1 s", "y"]],
-            ["first step  x", "       1 s  y"],
-        ),
+        (["name", "memory", "x"], [["a", "", "1"], ["b", "", ""]], ["name  x", "a     1", "b"]),
+        (["first step>", "x"], [["1 s", "y"]], ["first step  x", "       1 s  y"]),
     ],
     ids=["numbers right, words left", "empty column left out", "wide title"],
 )

@@ -9,13 +9,7 @@ import pytest
 
 from pytest_accel.options import Settings
 from pytest_accel.report.terminal import verdict_line
-from pytest_accel.report.verdicts import (
-    VERDICTS,
-    fails,
-    in_order,
-    is_resolved,
-    shown_status,
-)
+from pytest_accel.report.verdicts import VERDICTS, fails, in_order, is_resolved, shown_status
 from pytest_accel.stats.gate import Estimate, Outcome, Verdict
 from pytest_accel.stats.results import Ending
 from tests.support.results import a_platform_shift, make_result

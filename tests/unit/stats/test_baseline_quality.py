@@ -107,11 +107,7 @@ class TestAuto:
 def benchmark(noise: float, runs: int = 6, seed: int = 0) -> list[Run]:
     source = random.Random(seed)
     return [
-        Run(
-            session=f"s{number}",
-            rounds_s=(0.01 * math.exp(source.gauss(0, noise)),) * 6,
-            steps_per_round=10,
-        )
+        Run(session=f"s{number}", rounds_s=(0.01 * math.exp(source.gauss(0, noise)),) * 6, steps_per_round=10)
         for number in range(runs)
     ]
 

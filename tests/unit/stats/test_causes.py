@@ -90,12 +90,7 @@ PROVOKED = {
     "other processes": (
         {"cpu_wait_s_per_step": 0.00001, "other_cpu_share": 0.02, "usable_cpus": 2},
         {"cpu_wait_s_per_step": 0.0035, "other_cpu_share": 0.5, "usable_cpus": 2},
-        *(
-            (),
-            "cpu_wait",
-            0.97,
-            "waiting for a CPU 3.5 ms a step, 10 us .*used 50 % of its CPUs' time, 2 %",
-        ),
+        *((), "cpu_wait", 0.97, "waiting for a CPU 3.5 ms a step, 10 us .*used 50 % of its CPUs' time, 2 %"),
     ),
     "one CPU": (
         {"cpu_wait_s_per_step": 0.00001, "usable_cpus": 2},
@@ -165,12 +160,7 @@ PROVOKED = {
     "a sleep in a step of one thread": (
         {"host_cpu_s_per_step": 0.0099, "cpu_wait_s_per_step": 0.0001},
         {"host_cpu_s_per_step": 0.0100, "cpu_wait_s_per_step": 0.0001},
-        *(
-            (),
-            "host",
-            0.97,
-            "neither computing nor waiting for a CPU 3.49 ms a step, .*us in .*it may sleep",
-        ),
+        *((), "host", 0.97, "neither computing nor waiting for a CPU 3.49 ms a step, .*us in .*it may sleep"),
     ),
     "a step of one thread that computes more": (
         {"host_cpu_s_per_step": 0.0098, "cpu_wait_s_per_step": 0.0001},

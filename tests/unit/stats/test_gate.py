@@ -347,13 +347,7 @@ def test_what_regressed_lost_more_than_should_pass_in_every_run(comparison):
 def test_slowing_the_whole_candidate_keeps_it_regressed(comparison, slowing):
     """The precise form: d moves, and nothing else does, so no verdict moves towards the fast side."""
     baseline, candidate = comparison
-    rank = [
-        Outcome.IMPROVED,
-        Outcome.OK,
-        Outcome.INCONCLUSIVE,
-        Outcome.UNSTABLE,
-        Outcome.REGRESSED,
-    ].index
+    rank = [Outcome.IMPROVED, Outcome.OK, Outcome.INCONCLUSIVE, Outcome.UNSTABLE, Outcome.REGRESSED].index
     before = judge(baseline, candidate, POLICY).outcome
     after = judge(baseline, scaled(candidate, math.exp(slowing)), POLICY).outcome
     if slowing > FLOAT_NOISE or not is_borderline(baseline, candidate):
@@ -490,10 +484,7 @@ def test_doubted_benchmark_is_ok_only_after_a_second_run():
     ("runs", "half"),
     [
         (nights(0.0), t_quantile(0.025, 3) * 0.01),  # as wide as the prior says
-        (
-            nights(-0.01, 0.0, 0.01),
-            t_quantile(0.025, 5) * math.sqrt((3 * 0.01**2 + 2e-4) / 5 * 1.08 / 3),
-        ),
+        (nights(-0.01, 0.0, 0.01), t_quantile(0.025, 5) * math.sqrt((3 * 0.01**2 + 2e-4) / 5 * 1.08 / 3)),
     ],
 )
 def test_interval(runs, half):
@@ -507,13 +498,7 @@ def test_interval(runs, half):
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [
-        {"tolerance": 5},
-        {"tolerance": 0},
-        {"max_repeats": 0},
-        {"max_repeats": 6},
-    ],
+    "wrong", [{"tolerance": 5}, {"tolerance": 0}, {"max_repeats": 0}, {"max_repeats": 6}]
 )
 def test_impossible_policy_is_refused_by_the_name_of_its_field(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):

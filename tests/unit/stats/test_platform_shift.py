@@ -80,11 +80,7 @@ def test_so_many_must_share_it_that_chance_seldom_makes_as_many(members, needed)
     assert fewest_slower(members) == needed
 
 
-@given(
-    st.lists(st.floats(-0.3, 0.3), min_size=8, max_size=24),
-    st.integers(0, 23),
-    st.floats(0, 10),
-)
+@given(st.lists(st.floats(-0.3, 0.3), min_size=8, max_size=24), st.integers(0, 23), st.floats(0, 10))
 def test_one_benchmark_moves_what_is_common_no_further_than_its_neighbours_stand(differences, which, by):
     which %= len(differences)
     before, ordered = (

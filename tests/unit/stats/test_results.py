@@ -9,12 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_accel.stats.gate import StepTime
-from pytest_accel.stats.results import (
-    LOSS_TOLERANCE,
-    ScalingPoint,
-    describe_loss_change,
-    scaling_figure,
-)
+from pytest_accel.stats.results import LOSS_TOLERANCE, ScalingPoint, describe_loss_change, scaling_figure
 
 POSITIVE = st.floats(1e-6, 1e6)
 DEVICES = st.integers(1, 64)

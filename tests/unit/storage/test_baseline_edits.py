@@ -169,18 +169,12 @@ class TestTolerance:
 REGRESSED = tuple(Verdict(outcome=each, tolerance=0.05) for each in (Outcome.OK, Outcome.REGRESSED))
 REFUSED = {
     "metric": (result(status=Outcome.OK, verdicts=REGRESSED), "found regressed"),
-    "configuration": (
-        result(batch_size=512),
-        r"the benchmark changed .*batch_size 256 -> 512.*--replace",
-    ),
+    "configuration": (result(batch_size=512), r"the benchmark changed .*batch_size 256 -> 512.*--replace"),
     "machine": (
         result(measured=runs(session="f", environment=CAPPED)),
         r"another machine .*power limit.*--replace",
     ),
-    "stored": (
-        result(measured=(*runs(2), *runs(1, session="f"))),
-        "2 of its 3 runs would be stored twice",
-    ),
+    "stored": (result(measured=(*runs(2), *runs(1, session="f"))), "2 of its 3 runs would be stored twice"),
     "twice": (
         result(measured=(*runs(2, session="f"), *runs(2, session="f"))),
         "2 of its 4 runs would be stored twice",
@@ -190,10 +184,7 @@ REFUSED = {
         r"slowed on purpose \(10.0 %\)",
     ),
     "too many": (result(measured=runs(6, session="f")), "has 5 runs and would get 6 more.*--replace"),
-    "more than a baseline has": (
-        result(measured=runs(11, session="f")),
-        "11 runs; a baseline has 1 to 10",
-    ),
+    "more than a baseline has": (result(measured=runs(11, session="f")), "11 runs; a baseline has 1 to 10"),
     "failed": (result(status=Ending.FAILED), "it failed"),
     "invalid": (result(status=Outcome.INVALID), "it was invalid"),
     "does not fit": (result(status=Outcome.DOES_NOT_FIT), "it did not fit"),

@@ -213,12 +213,7 @@ class Trainee:
 def test_epochs_are_timed_to_the_end_of_their_work_without_evaluation(monkeypatch):
     step = Trainee(monkeypatch, [0.1, 0.6, 0.5])
     found = train(step, 3, target=0.6, synchronize=step.synchronize)
-    assert found == {
-        "first_epoch_s": 10.0,
-        "epoch_s": 10.0,
-        "accuracy": 0.5,
-        "time_to_target_s": 20.0,
-    }
+    assert found == {"first_epoch_s": 10.0, "epoch_s": 10.0, "accuracy": 0.5, "time_to_target_s": 20.0}
 
 
 class TwoRanks(Alone):

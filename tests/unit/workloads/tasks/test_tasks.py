@@ -64,11 +64,7 @@ PLANS = [
         (BERT, {"decode": "host"}, "decode: 'host' is not possible for squad"),
         (DINO, {"source": "resident"}, "source: 'resident' is not possible for coco"),
         (SEGFORMER, {"source": "resident"}, "source: 'resident' is not possible for cityscapes"),
-        (
-            BERT,
-            {"source": "loader"},
-            "source: 'loader' is not possible for squad. Valid: auto, synthetic",
-        ),
+        (BERT, {"source": "loader"}, "source: 'loader' is not possible for squad. Valid: auto, synthetic"),
         (GPT, {"source": "loader"}, "source: 'loader' is not possible for oscar"),
         (DINO, {"workers": 2}, "source: a loader reads files, and coco is not here.*--accel-data"),
         (SEGFORMER, {"workers": 1}, "source: .*--accel-data"),

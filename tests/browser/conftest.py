@@ -26,7 +26,7 @@ document.addEventListener("securitypolicyviolation", (e) => window.violations.pu
 """
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # idle, it goes on taking time from other tests
 def chromium():
     playwright = pytest.importorskip(
         "playwright.sync_api", reason="needs playwright (pip install playwright)"

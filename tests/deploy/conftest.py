@@ -6,14 +6,24 @@ import os
 import shlex
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests.deploy.project import CI, CLOCK, PYTHON, SUITE, Project
+from tests.support.processes import finished
+
+
+@pytest.fixture(scope="session")
+def machine(tmp_path_factory) -> Path:
+    """A file with what `pytest-accel doctor --json` says here."""
+    path = tmp_path_factory.mktemp("doctor") / "machine.json"
+    path.write_text(finished(sys.executable, "-m", "pytest_accel", "doctor", "--json").stdout)
+    return path
 
 
 @pytest.fixture
-def project(tmp_path) -> Project:
+def project(tmp_path, machine) -> Project:
     root = tmp_path / "project"
     (root / "deploy").mkdir(parents=True)
     shutil.copytree(CI, root / "deploy" / "ci")
@@ -21,7 +31,8 @@ def project(tmp_path) -> Project:
     (root / "conftest.py").write_text(CLOCK)
     (root / "test_tiny.py").write_text(SUITE)
     python = root / "python"
-    python.write_text(PYTHON.format(python=shlex.quote(sys.executable), unfit=shlex.quote(f"{root}/unfit")))
+    paths = {"python": sys.executable, "unfit": f"{root}/unfit", "machine": str(machine)}
+    python.write_text(PYTHON.format(**{name: shlex.quote(path) for name, path in paths.items()}))
     python.chmod(0o755)
     inherited = {
         name: value

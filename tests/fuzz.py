@@ -4,8 +4,6 @@ make fuzz                                # 60 s, seeds counted from the clock
 make fuzz ARGS="--seconds 600 --seed 7"  # the inputs of seed 7, and those of the seeds after it
 """
 
-from __future__ import annotations
-
 import argparse
 import copy
 import json

@@ -1,7 +1,5 @@
 """What this repository itself commits to."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

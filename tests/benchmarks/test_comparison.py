@@ -1,7 +1,5 @@
 """Comparison with other implementations: statistics, the catalogue, and small comparisons on a CPU."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

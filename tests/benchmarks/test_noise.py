@@ -1,7 +1,5 @@
 """Smoke test of the gate's study: a broken gate is noticed, a tuned one is judged by `make study`."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.noise import study

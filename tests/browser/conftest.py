@@ -1,7 +1,5 @@
 """One Chromium for all tests here, and a page that is opened from disk and watched: no errors, no requests."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

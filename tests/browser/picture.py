@@ -1,7 +1,5 @@
 """The pictures of the page in docs/report.md: `python -m tests.browser.picture` takes them anew."""
 
-from __future__ import annotations
-
 import io
 import shutil
 import tempfile

@@ -1,7 +1,5 @@
 """The report as people meet it: opened from disk, offline, in a real Chromium."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """A checkout of its own for each test that runs nights."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

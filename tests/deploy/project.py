@@ -1,7 +1,5 @@
 """A project with one benchmark whose step takes exactly what a file says, and the shell of a deployment run in it."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The shell in deployments: taken out of the YAML as it stands there, and run as its CI system runs it."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess

@@ -1,7 +1,5 @@
 """Deployments, linted by what their own people use."""
 
-from __future__ import annotations
-
 import copy
 import re
 import shutil

@@ -1,7 +1,5 @@
 """`pytest-accel compile` with real processes: side by side, again alone, ended in time, and nothing left behind."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

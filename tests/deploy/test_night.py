@@ -1,7 +1,5 @@
 """Nights in a row, by the shell that stands in the deployments: the CPU is the platform, and a file the step's time."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

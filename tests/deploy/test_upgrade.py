@@ -1,7 +1,5 @@
 """`pytest-accel upgrade` with stand-ins for the rare ends, and with real processes of two settings of one environment."""
 
-from __future__ import annotations
-
 import io
 import json
 import math

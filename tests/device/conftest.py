@@ -1,7 +1,5 @@
 """Fixtures of tests on a real GPU; elsewhere every test is skipped with the reason."""
 
-from __future__ import annotations
-
 import os
 from unittest.mock import patch
 

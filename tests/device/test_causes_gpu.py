@@ -1,7 +1,5 @@
 """Causes that are provoked on a real GPU: each loss fails, and its first cause is the one that was provoked."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os

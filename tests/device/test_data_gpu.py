@@ -1,7 +1,5 @@
 """Input pipelines on a real GPU: the same pixels as on the host, errors that name the file, no waiting."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

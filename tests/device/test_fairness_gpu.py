@@ -1,7 +1,5 @@
 """Fairness on a real GPU: energy, clocks, MFU, foreign load and the device lock."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

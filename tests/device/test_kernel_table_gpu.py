@@ -1,7 +1,5 @@
 """Kernel tables on a real GPU: eager, replayed, compiled; attention whose backend changed; a loss end to end."""
 
-from __future__ import annotations
-
 import json
 import math
 import sys

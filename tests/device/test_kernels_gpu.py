@@ -1,7 +1,5 @@
 """Tuned models on a real GPU: the same results and gradients as the library's own."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

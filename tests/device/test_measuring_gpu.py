@@ -1,7 +1,5 @@
 """Measuring on a real GPU: record, judge, injected slowdown, timer, memory, launch time."""
 
-from __future__ import annotations
-
 import json
 import math
 import time

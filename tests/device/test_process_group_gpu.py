@@ -1,7 +1,5 @@
 """A process group of one rank over NCCL: collectives, DDP, killed and hanging ranks."""
 
-from __future__ import annotations
-
 from tests.support.waiting import eventually
 
 

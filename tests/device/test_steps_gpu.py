@@ -1,7 +1,5 @@
 """Steps on a real GPU: every precision and compile mode, graph replay, memory; nothing waits for the device."""
 
-from __future__ import annotations
-
 import gc
 
 import pytest

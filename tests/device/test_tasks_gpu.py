@@ -1,7 +1,5 @@
 """Models of every task on a real GPU, small: training and inference, DDP and FSDP of one rank, gradients."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

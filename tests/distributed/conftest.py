@@ -1,7 +1,5 @@
 """Groups of real processes that run small programs instead of benchmarks."""
 
-from __future__ import annotations
-
 import os
 import textwrap
 import time

@@ -1,7 +1,5 @@
 """Programs of the ranks of test_process_group.py: each gets the open group and returns plain JSON."""
 
-from __future__ import annotations
-
 import gc
 import os
 import time

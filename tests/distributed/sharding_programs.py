@@ -1,7 +1,5 @@
 """Programs of the ranks of test_process_group.py: micro-batches and shards of a small GPT over gloo."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

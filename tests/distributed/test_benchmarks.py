@@ -1,7 +1,5 @@
 """Distributed benchmarks of two ranks over gloo, as a user runs them."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

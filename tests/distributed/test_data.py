@@ -1,7 +1,5 @@
 """Two ranks with real data: each takes its own samples, and the results are merged."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.distributed.test_benchmarks import Project

@@ -4,8 +4,6 @@ Each is reported with its rank, its last output and the stacks of the others, no
 works. The limit on the time to the verdict is so wide that only a hang exceeds it.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Groups without faults: connecting, orders, leaving."""
 
-from __future__ import annotations
-
 import os
 import time
 

@@ -1,7 +1,5 @@
 """Process groups of two real ranks over gloo: collectives, device check, measuring, training, sharding."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest

@@ -1,7 +1,5 @@
 """pytest under a real torchrun: two agents on loopback as two nodes."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

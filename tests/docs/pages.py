@@ -1,7 +1,5 @@
 """Markdown pages as tests see them: code blocks and links."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -4,8 +4,6 @@
 that makes a matrix product slower.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -3,8 +3,6 @@
 A page repeats the help texts, docstrings and field comments of the package. To change its words, change them there.
 """
 
-from __future__ import annotations
-
 import inspect
 import io
 import os

@@ -1,7 +1,5 @@
 """JSON schemas of baselines and results, generated from the dataclasses."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

@@ -3,8 +3,6 @@
 What measures is collected here with `--collect-only`: its options, marks and names are read, and nothing needs the hardware.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Code blocks of pages parse, run, and use options and commands that exist."""
 
-from __future__ import annotations
-
 import ast
 import configparser
 import json

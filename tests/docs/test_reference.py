@@ -1,7 +1,5 @@
 """Generated pages are up to date, and describe every option, fixture, hook and command."""
 
-from __future__ import annotations
-
 import re
 from xml.etree import ElementTree as ET
 

@@ -1,7 +1,5 @@
 """The JSON schemas are those of the dataclasses, and every file that we write is valid by them."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

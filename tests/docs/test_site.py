@@ -1,7 +1,5 @@
 """The site builds without a warning, such as of a link that leads nowhere, and needs no network."""
 
-from __future__ import annotations
-
 import re
 import sys
 from importlib.util import find_spec

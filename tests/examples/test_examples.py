@@ -5,8 +5,6 @@ in that order; `...` stands for lines that are left out. A command that fails sa
 Speeds are this machine's own, so figures are not compared, except where an example reads files that it brings along.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

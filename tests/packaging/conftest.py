@@ -1,7 +1,5 @@
 """The wheel and the sdist as they would be published, and environments that have nothing of this checkout."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 An image was built from it for real, and looked into: docs/containers.md says how.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

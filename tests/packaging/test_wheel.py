@@ -1,7 +1,5 @@
 """Wheel and sdist: their contents, and their use in environments without this checkout."""
 
-from __future__ import annotations
-
 import json
 import sys
 import tarfile

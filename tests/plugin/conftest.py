@@ -5,8 +5,6 @@ until the verdict is beyond doubt; where that is not enough, a suite runs on a c
 steps move (`bench.virtual_clock`).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Baselines: missing, stale, recorded, updated, unreadable and vanished ones."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Cost of the plugin for projects without benchmarks: imports, hardware probes, processes."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

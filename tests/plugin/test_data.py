@@ -1,7 +1,5 @@
 """Benchmarks on real data: metrics, the synthetic replacement, and errors of missing or torn data."""
 
-from __future__ import annotations
-
 import pytest
 import torch  # noqa: F401 - before pytest runs inside pytest: it cannot be imported twice
 import torchvision  # noqa: F401

@@ -1,7 +1,5 @@
 """Baselines of one benchmark with real and with synthetic data, kept apart."""
 
-from __future__ import annotations
-
 import pytest
 
 from pytest_accel.storage.baselines import configuration_hash

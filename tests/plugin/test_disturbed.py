@@ -1,7 +1,5 @@
 """Runs that the device was not fair to: replaced, never judged, and said. What disturbs them is chosen here."""
 
-from __future__ import annotations
-
 import pytest
 
 # Which runs of a benchmark are disturbed: by their numbers, over all its processes.

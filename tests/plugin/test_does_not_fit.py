@@ -1,7 +1,5 @@
 """DOES-NOT-FIT: in the session, in workers and in process groups."""
 
-from __future__ import annotations
-
 import pytest
 
 import pytest_accel.distributed.group

@@ -1,7 +1,5 @@
 """Energy from a power source of a conftest, and its gate: every step takes a chosen energy."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

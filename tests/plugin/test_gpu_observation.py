@@ -1,7 +1,5 @@
 """Energy, clocks, throttling and locks of a GPU, read from a fake NVML; steps run on the CPU."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Platforms as markers: benchmarks that this machine cannot run are skipped, or fail where they are required."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Interrupts, hangs and deaths: measured runs are kept, and no process is left running."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import re

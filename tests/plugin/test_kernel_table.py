@@ -1,7 +1,5 @@
 """A benchmark that lost names the operator that got slower."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

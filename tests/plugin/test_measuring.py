@@ -1,7 +1,5 @@
 """What is measured, and that pytest-benchmark's own options, table and JSON go on working."""
 
-from __future__ import annotations
-
 import pytest
 
 from pytest_accel.stats.run import MIN_ROUNDS

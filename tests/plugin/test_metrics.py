@@ -1,7 +1,5 @@
 """Metrics that are gated beside throughput."""
 
-from __future__ import annotations
-
 import pytest
 
 # Accuracies as measured and as stored, with the tolerance of each; the throughput is tolerated to lose 99 %.

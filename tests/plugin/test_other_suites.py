@@ -1,7 +1,5 @@
 """Suites of other projects behave with this plugin as without it."""
 
-from __future__ import annotations
-
 import json
 import re
 

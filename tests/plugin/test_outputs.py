@@ -1,7 +1,5 @@
 """Files and the history that a session writes: none of them changes a verdict."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Published figures and expectations of a site beside measured ones: shown, and gated by option."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Wrong options: refused with a remedy, before anything is measured."""
 
-from __future__ import annotations
-
 import pytest
 
 LONG_NAME = f"{'a' * 300}.md"

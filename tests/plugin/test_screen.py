@@ -1,7 +1,5 @@
 """What a terminal shows, on a real one of 80, 120 and 200 columns; progress, dots and repeats."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty

@@ -1,7 +1,5 @@
 """Suites: collected rows, their ids and platforms, and their pages."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

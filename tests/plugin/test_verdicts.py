@@ -1,7 +1,5 @@
 """A verdict is a test outcome: in the terminal, in JUnit, in the exit status."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

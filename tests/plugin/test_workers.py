@@ -1,7 +1,5 @@
 """Worker processes: one measures all benchmarks, and its death fails one of them."""
 
-from __future__ import annotations
-
 import os
 import re
 

@@ -6,8 +6,6 @@ Everything (ports, keys, state, spools) is private, so that two clusters, or a S
 and running here, do not meet. It needs root, because only root's `slurmd` may start jobs for users.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

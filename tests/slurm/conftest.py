@@ -1,7 +1,5 @@
 """One cluster for all tests here, and deploy/slurm/benchmarks.sbatch submitted to it from an empty project."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import textwrap

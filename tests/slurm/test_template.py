@@ -1,7 +1,5 @@
 """deploy/slurm/benchmarks.sbatch on a real Slurm of four nodes."""
 
-from __future__ import annotations
-
 import json
 import sys
 

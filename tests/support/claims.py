@@ -1,7 +1,5 @@
 """Claims of the published studies, computed again from their figures."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal

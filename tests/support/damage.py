@@ -1,7 +1,5 @@
 """Damage at a place of a JSON document, written as error messages write places: `benchmarks["a"].runs[2].loss`."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re

@@ -4,8 +4,6 @@ Random pixels from a seed. `Written.images` are what a reader must give back: pi
 or for encoded sets the bytes of each file.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import struct

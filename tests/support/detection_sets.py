@@ -1,7 +1,5 @@
 """Tiny sets of images with boxes and with masks, in the published layouts, written for a test."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

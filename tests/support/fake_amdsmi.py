@@ -1,7 +1,5 @@
 """A module with amdsmi's Python interface that replays answers; no AMD GPU is needed."""
 
-from __future__ import annotations
-
 import types
 
 

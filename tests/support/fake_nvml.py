@@ -12,8 +12,6 @@ The library is found through LD_LIBRARY_PATH, which a running process reads no m
 PYTEST_DONT_REWRITE: tests import the values before they name the module as a plugin.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

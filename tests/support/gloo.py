@@ -4,8 +4,6 @@ The function gets the open process group and returns plain JSON. Ranks are proce
 each, that import only the module named; what comes back is a list by rank.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import socket

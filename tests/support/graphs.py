@@ -1,7 +1,5 @@
 """Operations of a compiled function, recorded by a backend that compiles nothing."""
 
-from __future__ import annotations
-
 import torch
 
 

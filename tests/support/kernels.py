@@ -1,7 +1,5 @@
 """Kernel tables to order, and results that have them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from pytest_accel.stats.gate import Outcome

@@ -1,7 +1,5 @@
 """Markdown as its reader sees it: for tests that no name becomes more than a name."""
 
-from __future__ import annotations
-
 from html.parser import HTMLParser
 
 from markdown_it import MarkdownIt

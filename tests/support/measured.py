@@ -1,7 +1,5 @@
 """Cases of a session, made up: a benchmark with stored runs and measured ones, and no device."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Real torch, on one thread: two threads on a shared host are slower and bimodal. For conftests of such tests."""
 
-from __future__ import annotations
-
 import pytest
 
 

@@ -1,7 +1,5 @@
 """pytest-benchmark's fixture outside of a test."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

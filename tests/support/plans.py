@@ -1,7 +1,5 @@
 """Data plans and step configurations for tests: on the CPU, of one rank of several."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

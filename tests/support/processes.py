@@ -1,7 +1,5 @@
 """Processes as a test sees them from outside."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -6,8 +6,6 @@ collects garbage twice.
 PYTEST_DONT_REWRITE: or a session in a process that knows this module warns of it.
 """
 
-from __future__ import annotations
-
 import gc
 import platform
 from functools import cache

@@ -1,7 +1,5 @@
 """ResNets for tests, small or with the batch-norm statistics of training."""
 
-from __future__ import annotations
-
 from torch import nn
 from torchvision.models import ResNet
 from torchvision.models.resnet import BasicBlock

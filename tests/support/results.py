@@ -3,8 +3,6 @@
 Verdicts are the gate's own: rounds are drawn around a step time, and `judge` says what they mean.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

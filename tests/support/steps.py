@@ -1,7 +1,5 @@
 """Losses of a training step."""
 
-from __future__ import annotations
-
 
 def losses(step, steps=4):
     """Return the loss after each step; check that the steps trained."""

@@ -1,7 +1,5 @@
 """Small baselines and results, made up: for tests of comparison and of the commands on baselines."""
 
-from __future__ import annotations
-
 import os
 import random
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Until something is so, which takes the kernel or another process a moment."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import TypeVar

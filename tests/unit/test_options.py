@@ -1,7 +1,5 @@
 """Settings: where each value came from, and what is wrong with a bad one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 

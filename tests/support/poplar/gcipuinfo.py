@@ -2,8 +2,6 @@
 
 # ruff: noqa: N801, N802 -- names of the package that it stands for
 
-from __future__ import annotations
-
 IpuPower = "ipu power"
 _BOARD = {"board serial number": "0024.0002.8203321", "ipu architecture": "ipu2", "board type": "M2000"}
 

@@ -2,8 +2,6 @@
 
 # ruff: noqa: N802 -- names of the package that it stands for
 
-from __future__ import annotations
-
 from copy import deepcopy
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """`pytest-accel baseline` from its command line."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

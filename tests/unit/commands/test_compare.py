@@ -1,7 +1,5 @@
 """`pytest-accel compare` from its command line: what it prints, and with what it leaves."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """`pytest-accel demo` from its command line."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys

@@ -1,7 +1,5 @@
 """The doctor's screen: one line a finding, the remedy under it, and the verdict last."""
 
-from __future__ import annotations
-
 import threading
 
 from pytest_accel import cli

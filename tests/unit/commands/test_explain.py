@@ -1,7 +1,5 @@
 """`pytest-accel explain`: the whole explanation of what lost, from a file of results."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

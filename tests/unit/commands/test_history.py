@@ -1,7 +1,5 @@
 """`pytest-accel history`: what it prints, what it writes, and how it ends."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

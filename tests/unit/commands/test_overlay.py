@@ -1,7 +1,5 @@
 """Packages of an environment: copies that another one imports first, and those that cannot be copied."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Where commands find a project's root and settings: where a session of pytest that is called there finds them."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

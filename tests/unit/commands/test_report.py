@@ -1,7 +1,5 @@
 """`pytest-accel report`: the page of results in a file, or of a session that the history keeps."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -1,7 +1,5 @@
 """Progress of commands, and the end of their logs."""
 
-from __future__ import annotations
-
 import io
 
 from pytest_accel.commands.runner import Console, last_lines

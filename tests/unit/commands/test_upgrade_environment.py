@@ -1,7 +1,5 @@
 """Environments of an upgrade: how they are named."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

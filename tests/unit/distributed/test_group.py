@@ -1,7 +1,5 @@
 """Stacks of faulthandler: location, description, shortening; answers before and after the deadline."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys

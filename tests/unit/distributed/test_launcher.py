@@ -1,7 +1,5 @@
 """Launcher ranks: variables of torchrun and srun, and real processes on loopback with a small rank program."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

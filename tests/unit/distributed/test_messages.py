@@ -1,7 +1,5 @@
 """Messages over TCP: framing, order, limits, tokens."""
 
-from __future__ import annotations
-
 import os
 import socket
 import threading

@@ -1,7 +1,5 @@
 """Ranks as processes: environment, start and end; processes of a group found by their environment."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import json

@@ -1,7 +1,5 @@
 """A rank's connection to its session: place, orders, signals; arguments of its pytest."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

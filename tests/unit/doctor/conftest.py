@@ -1,7 +1,5 @@
 """A host's files as a folder of texts: recorded trees are replayed, and spoilt one file at a time."""
 
-from __future__ import annotations
-
 import pytest
 
 from pytest_accel.platforms.host import HostFiles

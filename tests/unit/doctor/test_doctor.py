@@ -1,7 +1,5 @@
 """Examination of a machine: no check raises, hangs or imports torch; and findings as values."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """GPUs: each check on the answers of a fake pynvml, and all of them through the real one with a fake driver library."""
 
-from __future__ import annotations
-
 import json
 import sys
 from types import SimpleNamespace

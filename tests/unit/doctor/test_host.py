@@ -1,7 +1,5 @@
 """Host: CPUs, control groups, memory, disks and load, from recorded files."""
 
-from __future__ import annotations
-
 import os
 from types import SimpleNamespace
 

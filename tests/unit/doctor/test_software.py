@@ -1,7 +1,5 @@
 """Software: torch's build, slowing variables, container and NCCL's network."""
 
-from __future__ import annotations
-
 from importlib import metadata
 from types import SimpleNamespace
 

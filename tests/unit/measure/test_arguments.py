@@ -1,7 +1,5 @@
 """Arguments of `accel.measure`."""
 
-from __future__ import annotations
-
 import math
 import re
 

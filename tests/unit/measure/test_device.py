@@ -1,7 +1,5 @@
 """CPU device and queues of CUDA devices."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Sampling thread with counted samples and a fake clock; NVML: the real pynvml on a fake driver; amdsmi: replayed answers."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

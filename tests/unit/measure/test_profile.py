@@ -1,7 +1,5 @@
 """Traces as kernel tables: a real profile on the CPU, and replayed traces of a GPU."""
 
-from __future__ import annotations
-
 import math
 import time
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Warm-up, rounds and parts of a step, on a fake device and a clock that only steps move."""
 
-from __future__ import annotations
-
 import collections
 import gc
 import itertools

@@ -1,7 +1,5 @@
 """Validity of a window: each disturbance alone, at its threshold and just below it."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A pynvml whose functions answer what a test says."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType
 

@@ -1,7 +1,5 @@
 """Environment of a run, read from fakes of NVML, torch and /proc."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """AMD GPUs: energy counters and power, from a fake amdsmi."""
 
-from __future__ import annotations
-
 import sys
 import types
 

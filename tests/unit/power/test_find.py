@@ -1,7 +1,5 @@
 """Sources of a node: built-in ones, those of plugins, and a fake driver library."""
 
-from __future__ import annotations
-
 import inspect
 import subprocess
 import sys

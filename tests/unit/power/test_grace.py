@@ -1,7 +1,5 @@
 """Grace's power meters, replayed from a tree in the layout of the kernel."""
 
-from __future__ import annotations
-
 import pytest
 
 from pytest_accel.power.grace import GraceSource

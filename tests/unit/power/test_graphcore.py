@@ -1,7 +1,5 @@
 """The power of IPUs, from a gcipuinfo made for the test that answers in text, as Graphcore's does."""
 
-from __future__ import annotations
-
 import sys
 import types
 

@@ -1,7 +1,5 @@
 """The energy and the power of GPUs, through the real pynvml and a driver without a GPU."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

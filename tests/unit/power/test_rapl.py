@@ -1,7 +1,5 @@
 """The CPUs' counters, replayed from a tree in the layout of the kernel's powercap."""
 
-from __future__ import annotations
-
 import pytest
 
 from pytest_accel.platforms.host import REFUSED

@@ -1,7 +1,5 @@
 """Columns of a table of results: the cell of each metric, and the verdict."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

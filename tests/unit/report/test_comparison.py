@@ -1,7 +1,5 @@
 """A comparison as it is printed: verdicts, what is not alike, three formats."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

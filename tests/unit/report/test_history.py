@@ -1,7 +1,5 @@
 """A benchmark's past as text: its shape, its table, and what changed where its level did."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Markdown: failures first, nothing left out without a note, and no text from outside that becomes markup."""
 
-from __future__ import annotations
-
 import html
 import os
 import re

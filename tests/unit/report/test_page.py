@@ -1,7 +1,5 @@
 """The HTML page: its content, its size, and that no text from outside becomes markup. tests/browser tests its look."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import hashlib

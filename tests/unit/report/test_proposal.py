@@ -1,7 +1,5 @@
 """The text of an issue: which baselines should move, why, and the very command that moves them."""
 
-from __future__ import annotations
-
 import random
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Commands to copy: what measures a result again, looks for its cause, or moves its baseline."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

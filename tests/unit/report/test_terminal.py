@@ -1,7 +1,5 @@
 """Terminal output: lines of verdicts, the table after the run, the progress line."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

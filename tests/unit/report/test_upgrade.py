@@ -1,7 +1,5 @@
 """An upgrade as results: the new environment's runs against the old one's, nothing from outside obeyed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The table of verdicts: complete, consistent, and the one that every report and the documentation read."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

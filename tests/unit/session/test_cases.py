@@ -1,7 +1,5 @@
 """Policy and tolerances that a case is judged by."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 

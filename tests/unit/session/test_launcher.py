@@ -1,7 +1,5 @@
 """pytest under torchrun or srun: launcher ranks, and the machine of all of them."""
 
-from __future__ import annotations
-
 import types
 from dataclasses import replace
 

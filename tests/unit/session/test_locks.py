@@ -1,7 +1,5 @@
 """Device locks between real processes: waiting, holders and their deaths, unusable folders, a session's own."""
 
-from __future__ import annotations
-
 import os
 import re
 import stat

@@ -1,7 +1,5 @@
 """What is read beside the timed rounds, with sensors that answer as they are told."""
 
-from __future__ import annotations
-
 import platform
 import sys
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """A failure of one rank fails all ranks with the same text."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """Recording: refused runs, and the tolerance that is stored with them."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

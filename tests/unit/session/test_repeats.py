@@ -1,7 +1,5 @@
 """Repeats: their order, time limits, and losses that a whole platform shares."""
 
-from __future__ import annotations
-
 import math
 from contextlib import nullcontext
 from dataclasses import replace

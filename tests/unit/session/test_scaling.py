@@ -1,7 +1,5 @@
 """Scaling compares a benchmark with the same on fewer devices, fed by the same kind of data."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

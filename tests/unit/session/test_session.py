@@ -1,7 +1,5 @@
 """Signals that end a session, met where Python lets them be met."""
 
-from __future__ import annotations
-
 import signal
 import threading
 

@@ -1,7 +1,5 @@
 """The terminal summary: recordings, process groups and launchers. tests/plugin shows the others."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 from pytest_accel.distributed.device_check import DeviceCheck, Reading

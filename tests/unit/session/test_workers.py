@@ -1,7 +1,5 @@
 """Workers of a session: merged answers of ranks, and processes that are started together."""
 
-from __future__ import annotations
-
 from contextlib import contextmanager
 from types import SimpleNamespace
 

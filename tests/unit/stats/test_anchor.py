@@ -1,7 +1,5 @@
 """Many small accepted losses stop at the anchor."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

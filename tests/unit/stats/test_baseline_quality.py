@@ -1,7 +1,5 @@
 """How good a baseline is, in the gate's own terms."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections import Counter

@@ -1,7 +1,5 @@
 """Causes of a loss: what is named, with what share, and that nothing is invented."""
 
-from __future__ import annotations
-
 import math
 import random
 import re

@@ -1,7 +1,5 @@
 """Energy of a window: right, or absent with its reason."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

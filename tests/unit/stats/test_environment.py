@@ -1,7 +1,5 @@
 """Environments: stable keys, telling differences, and no secret in what is stored."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

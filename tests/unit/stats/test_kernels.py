@@ -1,7 +1,5 @@
 """Kernel tables: what is kept, how two are aligned, and that changes sum to the loss."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

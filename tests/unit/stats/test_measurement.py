@@ -1,7 +1,5 @@
 """Merging the measurements of ranks."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Metrics beside throughput: judged by the same gate, and the worst decides."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Statistics of pairs: what two environments share cancels, and the outcomes are the gate's."""
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import replace

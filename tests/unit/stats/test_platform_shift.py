@@ -1,7 +1,5 @@
 """What a suite has in common is one verdict: no loss hides in it, and it adds no alarm."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

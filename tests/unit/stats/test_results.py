@@ -1,7 +1,5 @@
 """Results of a session: scaling, numerics, cost."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Edits and checks of baselines: accepted runs, anchors, tolerances, pruning, and faults of a folder."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Baselines on disk: two writers lose nothing, and neither a full disk nor kill -9 harms a file."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import fcntl

@@ -1,7 +1,5 @@
 """The published files as they are: every figure is well formed, every claim computed again, every contradiction flagged."""
 
-from __future__ import annotations
-
 import math
 import re
 import runpy

@@ -1,7 +1,5 @@
 """Sets side by side: which rows are one workload, by what ratio, and what the gate says."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The history: two writers lose nothing, kill -9 costs at most its own session, and every fault has one clear error."""
 
-from __future__ import annotations
-
 import math
 import multiprocessing
 import os

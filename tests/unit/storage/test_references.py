@@ -1,7 +1,5 @@
 """Published figures and a site's expectations: links, ratios, bounds, and errors with their place and remedy."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

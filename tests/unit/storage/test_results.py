@@ -1,7 +1,5 @@
 """Results as a file: what is written comes back, and what is not ours is refused with its place."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

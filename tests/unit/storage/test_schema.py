@@ -1,7 +1,5 @@
 """The baseline file: what is written can be read, and every fault names its place and its remedy."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import pickle

@@ -1,7 +1,5 @@
 """Where the sets of a comparison come from, and what is said of a name that leads nowhere."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

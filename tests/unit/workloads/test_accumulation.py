@@ -1,7 +1,5 @@
 """Gradient accumulation, clipping and learning rates by parameter name."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

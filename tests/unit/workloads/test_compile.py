@@ -1,7 +1,5 @@
 """Defaults of compile and replay, and the replay of recorded launches. CUDA itself is in tests/device."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache, partial
 from itertools import count

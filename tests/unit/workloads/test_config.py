@@ -1,7 +1,5 @@
 """Validation of step options before a model is built."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 
 import pytest

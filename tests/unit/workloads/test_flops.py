@@ -1,7 +1,5 @@
 """Operations and minimum bytes of a step against counts by hand."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

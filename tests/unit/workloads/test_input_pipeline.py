@@ -1,7 +1,5 @@
 """Sources of batches from options: resident, loader and synthetic; evaluation; steps on real data."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Steps on an IPU: poptorch is a module with its interface that computes on the host (tests/support/poplar)."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

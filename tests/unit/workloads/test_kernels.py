@@ -1,7 +1,5 @@
 """Tuned models: custom layers where asked for, with the same results and parameters; else the library's own model."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from importlib.util import find_spec

@@ -1,7 +1,5 @@
 """Metrics of a built step: loader efficiency, latency, epochs and accuracy; and how a test ends without memory."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """Models that cannot fit are refused before they are built."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Models by name or callable: sizes, seeds, no downloads; GPT, wide ResNet and autoencoder of the zoo."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest

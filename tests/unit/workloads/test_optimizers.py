@@ -1,7 +1,5 @@
 """Optimizers by name in their fastest implementation, or as a callable."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

@@ -1,7 +1,5 @@
 """Precisions: flags are set and restored; devices without a precision refuse it."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

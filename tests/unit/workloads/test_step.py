@@ -1,7 +1,5 @@
 """Steps: training and inference, configuration, errors of steps that do no work, memory."""
 
-from __future__ import annotations
-
 import gc
 import json
 import math

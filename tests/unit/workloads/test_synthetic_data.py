@@ -1,7 +1,5 @@
 """Synthetic batches: shapes, seeds and ranks, for every task."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import pytest

@@ -1,7 +1,5 @@
 """Labelled image sets: pixels and folders are read exactly; damage is one error with the file."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import os

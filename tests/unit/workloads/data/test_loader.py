@@ -1,7 +1,5 @@
 """Order, loader and sources: every sample once an epoch, the same batches from any workers, no process left over."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

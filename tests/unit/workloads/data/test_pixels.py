@@ -1,7 +1,5 @@
 """Pixels: decoding of every kind of JPEG, crops, conversion to model input, against plain references."""
 
-from __future__ import annotations
-
 import io
 from random import Random
 

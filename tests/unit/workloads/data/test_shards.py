@@ -1,7 +1,5 @@
 """Tar shards: images are read exactly by their offset; damage is one error with the shard and the member."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import os

@@ -1,7 +1,5 @@
 """Deformable attention against the definition: loops, and bilinear interpolation by hand."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

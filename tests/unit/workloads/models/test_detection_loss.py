@@ -1,7 +1,5 @@
 """Boxes, matching, denoising and the set loss of DINO against their definitions."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """DINO: denoising does not leak targets, gradients, published sizes, no waits for the device."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

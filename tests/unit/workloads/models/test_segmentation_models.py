@@ -1,7 +1,5 @@
 """SegFormer and DeepLabV3+: published sizes, the layers of their library, one graph."""
 
-from __future__ import annotations
-
 import copy
 from importlib.util import find_spec
 

@@ -1,7 +1,5 @@
 """Segmentation data: Cityscapes, crops, synthetic masks."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Detection data: COCO is read exactly, images fit their buckets, boxes follow their images."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from dataclasses import replace

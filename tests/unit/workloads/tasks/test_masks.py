@@ -1,7 +1,5 @@
 """Segmentation steps on the CPU: batches, loss, training and real data."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.nn import functional as F

@@ -1,7 +1,5 @@
 """Question answering with BERT on the CPU: model, loss and steps."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 
 import pytest

@@ -1,7 +1,5 @@
 """Detection steps on the CPU: batches, training, compilation, real data and torchvision's detectors."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Options and missing data of every task: errors with the remedy, synthetic data in place of a missing set."""
 
-from __future__ import annotations
-
 from functools import partial
 from importlib.util import find_spec
 

@@ -1,7 +1,5 @@
 """Text data: every token of a file is a target once, damage is named, synthetic questions look like real ones."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

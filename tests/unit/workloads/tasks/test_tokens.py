@@ -1,7 +1,5 @@
 """Language models on texts: training, epochs and vocabularies."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -19,6 +19,10 @@ settings.register_profile(
 )
 settings.load_profile("tests")
 
+# For torch here and in every process that tests start: two threads on a shared host are slower and bimodal, and wait for each
+# other by spinning.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 # A shell that runs CI in the background has its children ignore Ctrl-C, and they pass it on: tests of Ctrl-C would
 # then wait for a process that never heard it.
 for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
@@ -31,7 +35,7 @@ for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_XDIST_T
     os.environ.pop(name, None)
 
 _numbers = itertools.count()
-_OF_SO_MANY = 50
+_OF_SO_MANY = 200  # a quarter of a second each time
 
 
 @pytest.hookimpl(tryfirst=True)

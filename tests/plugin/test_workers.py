@@ -16,22 +16,6 @@ DEATHS = {
 }
 
 
-def test_worker_runs_what_is_registered_with_atexit(bench):
-    """As coverage in subprocesses needs it."""
-    bench.write(
-        """
-        import atexit
-
-        def test_step(accel):
-            atexit.register(note, "left", os.getpid())
-            measure(accel)
-        """
-    )
-    bench.run_with_workers().assert_outcomes(passed=1)
-    assert bench.path("left").read_text().split() == [str(pid) for pid in bench.processes("test_step")]
-    assert bench.processes("test_step") != [os.getpid()]
-
-
 def test_death_of_a_worker_fails_its_benchmark_alone(bench):
     bench.write(
         """
@@ -80,16 +64,23 @@ def test_death_of_a_worker_fails_its_benchmark_alone(bench):
     assert bench.left_behind() == []
 
 
-def test_one_worker_measures_all_benchmarks_and_keeps_shared_fixtures(bench):
+def test_one_worker_measures_all_benchmarks_keeps_shared_fixtures_and_leaves_by_itself(bench):
+    """What is registered with atexit runs, as coverage in subprocesses needs it. A device alone needs no worker."""
     bench.write(
         """
+        import atexit
+
         @pytest.fixture(scope="module")
         def shared():
             note("fixture", "made")
             yield
             note("fixture", "gone")
 
+        def test_device(accel_device):
+            note("device", os.getpid())
+
         def test_a(accel, shared):
+            atexit.register(note, "left", os.getpid())
             measure(accel)
 
         def test_b(accel, shared):
@@ -100,15 +91,17 @@ def test_one_worker_measures_all_benchmarks_and_keeps_shared_fixtures(bench):
             measure(accel)
         """
     )
-    bench.run_with_workers().assert_outcomes(passed=3)
+    bench.run_with_workers().assert_outcomes(passed=4)
     (first,) = bench.processes("test_a")
     assert first != os.getpid()
     assert bench.processes("test_b") == bench.processes("test_c") == [first]
     assert bench.path("fixture").read_text().split() == ["made", "c", "gone"]
+    assert bench.path("left").read_text().split() == [str(first)]
+    assert bench.path("device").read_text().split() == [str(os.getpid())]
 
 
 def test_settings_of_torch_that_a_test_leaves_behind_end_its_worker(bench):
-    """A fixture of the session sets them for all, one of a class sets them back."""
+    """A fixture of the session sets them for all, one of a class sets them back, and importing torch sets none."""
     bench.write(
         """
         class TestExact:
@@ -140,34 +133,27 @@ def test_settings_of_torch_that_a_test_leaves_behind_end_its_worker(bench):
             torch.set_float32_matmul_precision("high")
             measure(accel)
 
+        def test_imports(accel):
+            import torch
+
+            measure(accel)
+
+        def test_imports_again(accel):
+            import torch
+
+            measure(accel)
+
         def test_c(accel, torch):
             assert torch.get_float32_matmul_precision() == "highest"
             measure(accel)
         """
     )
-    bench.run_with_workers().assert_outcomes(passed=5)
+    bench.run_with_workers().assert_outcomes(passed=7)
     (first,) = bench.processes("test_exact")
     assert bench.processes("test_a") == bench.processes("test_b") == [first]
-    assert bench.processes("test_c") not in ([], [first])
-
-
-def test_torch_that_a_test_imports_is_no_setting_left_behind(bench):
-    bench.write(
-        """
-        def test_a(accel):
-            import torch
-
-            measure(accel)
-
-        def test_b(accel):
-            import torch
-
-            measure(accel)
-        """
-    )
-    bench.run_with_workers().assert_outcomes(passed=2)
-    (first,) = bench.processes("test_a")
-    assert bench.processes("test_b") == [first]
+    (second,) = bench.processes("test_imports")
+    assert second != first
+    assert bench.processes("test_imports_again") == bench.processes("test_c") == [second]
 
 
 def test_reports_of_a_worker_are_those_of_the_session(bench):
@@ -216,21 +202,6 @@ def test_reports_of_a_worker_are_those_of_the_session(bench):
     assert bench.processes("test_failed") != bench.processes("test_next"), (
         "a failure may leave anything behind"
     )
-
-
-def test_device_fixture_alone_runs_in_the_session(bench):
-    bench.write(
-        """
-        def test_device(accel_device):
-            note("device", os.getpid())
-
-        def test_step(accel):
-            measure(accel)
-        """
-    )
-    bench.run_with_workers().assert_outcomes(passed=2)
-    assert bench.path("device").read_text().split() == [str(os.getpid())]
-    assert bench.processes("test_step") != [os.getpid()]
 
 
 def test_first_failure_stops_the_session_and_its_worker(bench):

@@ -1,6 +1,5 @@
 """A checkout of its own for each test that runs nights."""
 
-import os
 import shlex
 import shutil
 import sys
@@ -9,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.deploy.project import CI, CLOCK, PYTHON, SUITE, Project
-from tests.support.processes import finished
+from tests.support.processes import finished, inherited
 
 
 @pytest.fixture(scope="session")
@@ -32,13 +31,8 @@ def project(tmp_path, machine) -> Project:
     paths = {"python": sys.executable, "unfit": f"{root}/unfit", "machine": str(machine)}
     python.write_text(PYTHON.format(**{name: shlex.quote(path) for name, path in paths.items()}))
     python.chmod(0o755)
-    inherited = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("PYTEST_", "ACCEL_", "GITHUB_", "CI_", "SLURM_", "NCCL_"))
-    }
     environment = {
-        **inherited,
+        **inherited("PYTEST_", "ACCEL_", "GITHUB_", "CI_", "SLURM_", "NCCL_"),
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # other plugins of this environment cost a second each time
         "PYTEST_ADDOPTS": "-p tests.support.quick_sessions -p benchmark -p accel -p no:cacheprovider",
         "ACCEL_PLATFORM": "cpu",

@@ -25,6 +25,7 @@ from pytest_accel.stats.results import Ending, Result
 from pytest_accel.stats.run import Run
 from pytest_accel.storage.results import read_results, write_results
 from tests.deploy.project import CLOCK
+from tests.support.processes import inherited
 from tests.support.results import NOW, THEN, make_result, make_session
 
 LONG_S = 300.0  # of waiting for a process; only a broken test waits so long
@@ -141,17 +142,12 @@ def site(tmp_path) -> Site:
     files = {"pytest.ini": "[pytest]\n", "conftest.py": CLOCK, "test_tiny.py": SUITE, "stand_in.py": STAND_IN}
     for name, text in files.items():
         (root / name).write_text(text)
-    inherited = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("PYTEST_", "GITHUB_", "CI_", "SLURM_"))
-    }
     environ = {
         "PYTHONPATH": str(Path(__file__).parents[2]),
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # other plugins of this environment cost a second in every process
         "PYTEST_ADDOPTS": "-p tests.support.quick_sessions -p benchmark -p accel -p no:cacheprovider",
     }
-    made = Site(root, inherited | environ)
+    made = Site(root, inherited("PYTEST_", "GITHUB_", "CI_", "SLURM_") | environ)
     made.left("old", [measured(0.04, "old")])
     made.left("new", [measured(0.04, "new")])
     return made

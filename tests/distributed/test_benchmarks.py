@@ -1,7 +1,6 @@
 """Distributed benchmarks of two ranks over gloo, as a user runs them."""
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import left_in
+from tests.support.processes import inherited, left_in
 
 LONG_S = 180.0  # only a broken test waits so long
 OPTIONS = [
@@ -60,11 +59,10 @@ class Project:
         (self.path / "test_suite.py").write_text(SUITE + source)
 
     def run(self, *arguments: str) -> tuple[int, str]:
-        environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
         done = subprocess.run(
             [sys.executable, "-m", "pytest", *OPTIONS, *arguments],
             cwd=self.path,
-            env={**environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+            env={**inherited("PYTEST_"), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -3,7 +3,6 @@
 import ast
 import configparser
 import json
-import os
 import re
 import shlex
 import sys
@@ -20,7 +19,7 @@ from pytest_accel.commands.registry import COMMANDS, GROUPS
 from pytest_accel.options import OPTIONS
 from pytest_accel.storage.results import KIND
 from tests.docs.pages import ROOT, Block, blocks, inline_code, links, page_name, pages
-from tests.support.processes import finished
+from tests.support.processes import finished, inherited
 
 FLAGS = {option.flag: option for option in OPTIONS if option.on_command_line}
 KEYS = {option.key for option in OPTIONS if option.in_ini}
@@ -165,7 +164,6 @@ def test_benchmarks_in_pages_run_or_name_the_missing_hardware(tmp_path):
         (tmp_path / file_name(block)).write_text(
             text if "import pytest\n" in text else f"import pytest\n{text}"
         )
-    ours = {name: value for name, value in os.environ.items() if not re.match("PYTEST_|GITHUB_|CI_", name)}
     plugins = {
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "PYTEST_ADDOPTS": "-p tests.support.quick_sessions -p benchmark -p accel",
@@ -173,7 +171,7 @@ def test_benchmarks_in_pages_run_or_name_the_missing_hardware(tmp_path):
     quick = ("--accel-budget=50ms", "-oaccel_warmup=50ms", "--accel-history=off", "--accel-compile=off")
     in_process = "--accel-in-process"  # importing torch, in a worker too, takes most of the time
     command = [sys.executable, "-m", "pytest", *quick, in_process, "-q", "--accel-json=out.json"]
-    done = finished(*command, cwd=tmp_path, env=ours | plugins)
+    done = finished(*command, cwd=tmp_path, env=inherited("PYTEST_", "GITHUB_", "CI_") | plugins)
     assert (tmp_path / "out.json").is_file(), done.stdout + done.stderr
     assert "ERROR collecting" not in done.stdout, done.stdout
     results = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["results"]

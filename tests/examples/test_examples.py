@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.slurm.cluster import cluster, missing
-from tests.support.processes import finished
+from tests.support.processes import finished, inherited
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -58,11 +58,7 @@ def environment(tmp_path_factory):
     """This process's own, without what a CI system or an outer pytest says in it."""
     plugins = tmp_path_factory.mktemp("plugins")
     (plugins / "steady.py").write_text(STEADY)
-    own = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("PYTEST_", "GITHUB_", "CI_", "SLURM_"))
-    }
+    own = inherited("PYTEST_", "GITHUB_", "CI_", "SLURM_")
     found = os.pathsep.join(filter(None, (str(plugins), own.get("PYTHONPATH"))))
     return {
         **own,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import finished
+from tests.support.processes import finished, inherited
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,11 +30,7 @@ class Installed:
 
     def run(self, *command: str, status: int | None = 0, **environ: str) -> subprocess.CompletedProcess[str]:
         """A command of its bin/ in the empty folder; nothing of this session's environment leads to the checkout."""
-        kept = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("PYTEST_", "PYTHON", "GITHUB_", "CI_", "COV_"))
-        }
+        kept = inherited("PYTEST_", "PYTHON", "GITHUB_", "CI_", "COV_")
         path = {"PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}", "COLUMNS": "100"}
         program = self.folder / "bin" / command[0]
         done = finished(program, *command[1:], cwd=self.work, env=kept | path | environ)

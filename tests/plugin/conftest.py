@@ -30,7 +30,7 @@ import pytest_accel.storage.history  # noqa: F401 - as the others
 from pytest_accel.report.verdicts import VERDICTS
 from pytest_accel.stats.environment import fingerprint
 from tests.support import quick_sessions
-from tests.support.processes import left_in
+from tests.support.processes import inherited, left_in
 
 # Other plugins of this environment cost a second in every process.
 PLUGINS = ("-p", quick_sessions.__name__, "-p", "benchmark", "-p", "accel")
@@ -105,8 +105,7 @@ class Template:
 
 def environment() -> dict[str, str]:
     """The environment of a project of its own: these tests may run in somebody's CI."""
-    ours = ("PYTEST_ACCEL_", "GITHUB_", "CI_", "PYTEST_ADDOPTS", "COLUMNS")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    kept = inherited("PYTEST_ACCEL_", "GITHUB_", "CI_", "PYTEST_ADDOPTS", "COLUMNS")
     return {**kept, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 
 
@@ -315,6 +314,12 @@ class Bench:
     def testcase(self, name: str) -> ET.Element:
         (found,) = [case for case in self.junit().iter("testcase") if case.get("name") == name]
         return found
+
+    def properties(self, name: str) -> dict[str, str]:
+        """What JUnit says of a test beside its outcome, each once."""
+        listed = [(each.get("name"), each.get("value")) for each in self.testcase(name).iter("property")]
+        assert len(dict(listed)) == len(listed)
+        return dict(listed)
 
 
 @pytest.fixture

@@ -28,10 +28,6 @@ def test_step(accel, batch):
     return bench
 
 
-def properties(case):
-    return {each.get("name"): each.get("value") for each in case.iter("property")}
-
-
 def test_batch_that_does_not_fit_is_an_outcome_of_its_own(sweep):
     result = sweep.run("-v", "--junitxml=out.xml")
     result.assert_outcomes(passed=1, skipped=0)
@@ -49,7 +45,11 @@ def test_batch_that_does_not_fit_is_an_outcome_of_its_own(sweep):
     case = sweep.testcase("test_step[4096]")
     (skipped,) = case.findall("skipped")
     assert skipped.get("message") == "resnet50: a batch of 4096 did not fit in the memory of cpu"
-    assert properties(case) == {**PROPERTIES, "accel.platform": "cpu", "accel.verdict": "does-not-fit"}
+    assert sweep.properties("test_step[4096]") == {
+        **PROPERTIES,
+        "accel.platform": "cpu",
+        "accel.verdict": "does-not-fit",
+    }
     assert sweep.junit().find("testsuite").get("skipped") == "1"
 
 
@@ -86,7 +86,7 @@ class TestUsedToFit:
         )
         case = stored.testcase("test_step[4096]")
         assert len(case.findall("failure")) == 1
-        assert properties(case)["accel.verdict"] == "regressed"
+        assert stored.properties("test_step[4096]")["accel.verdict"] == "regressed"
 
     def test_batches_that_a_fixture_no_longer_fits_are_counted_once(self, bench):
         names = ("test_one", "test_two")
@@ -145,7 +145,7 @@ class TestRecording:
         result.assert_outcomes(passed=1)
         assert list(sweep.load_baseline()["benchmarks"]) == ["test_suite.py::test_step[1]"]
         result.stdout.re_match_lines([r"^DOES-NOT-FIT  test_step\[4096\] \(cpu\): resnet50: "])
-        assert properties(sweep.testcase("test_step[4096]"))["accel.verdict"] == "does-not-fit"
+        assert sweep.properties("test_step[4096]")["accel.verdict"] == "does-not-fit"
 
     def test_recording_that_stops_fitting_keeps_its_runs_aside(self, bench):
         bench.write(
@@ -189,5 +189,9 @@ def test_step(accel, rank, process_group):
         )
         case = bench.testcase("test_step")
         assert len(case.findall("skipped")) == 1
-        assert properties(case) == {**PROPERTIES, "accel.platform": "cpux2", "accel.verdict": "does-not-fit"}
+        assert bench.properties("test_step") == {
+            **PROPERTIES,
+            "accel.platform": "cpux2",
+            "accel.verdict": "does-not-fit",
+        }
         assert bench.left_behind() == []

@@ -59,9 +59,7 @@ def test_metric_that_drops_beyond_its_tolerance_is_a_regression(night, shared):
     )
     (failure,) = shared.testcase("test_dropped").findall("failure")
     assert failure.get("message").startswith("accuracy 11.1 % lower (at least")
-    properties = {
-        each.get("name"): each.get("value") for each in shared.testcase("test_dropped").iter("property")
-    }
+    properties = shared.properties("test_dropped")
     assert properties["accel.verdict"] == "regressed"
     assert properties["accel.accuracy.loss"] == "0.1111"
     found, info = shared.verdicts("test_dropped"), shared.accel_info("test_dropped")

@@ -139,9 +139,7 @@ def test_credentials_of_the_command_line_are_not_written_or_printed(ran, shared)
 
 def test_throughput_of_several_runs_is_the_same_in_junit(results, shared):
     assert len(results["test_regressed"].runs) == 2
-    found = {
-        each.get("name"): each.get("value") for each in shared.testcase("test_regressed").iter("property")
-    }
+    found = shared.properties("test_regressed")
     assert float(found["accel.throughput"]) == pytest.approx(results["test_regressed"].throughput, rel=1e-4)
 
 

@@ -131,8 +131,7 @@ def test_regression_is_one_line_without_traceback_and_the_same_in_junit(night, s
     assert re.match(short, failure.get("message"))
     assert failure.text.startswith("REGRESSED  test_slower (cpu): ")
     assert "changed since the baseline" in failure.text
-    properties = {each.get("name"): each.get("value") for each in case.iter("property")}
-    assert len(properties) == len(list(case.iter("property")))
+    properties = shared.properties("test_slower")
     assert properties["accel.verdict"] == "regressed"
     assert properties["accel.platform"] == "cpu"
     assert properties["accel.unit"] == "numbers/s"
@@ -160,10 +159,7 @@ def test_tolerance_that_is_no_gate_is_not_called_ok(night, shared):
         ]
     )
     night.stdout.no_re_match_line(r"^ok  ")  # ok needs no sentence
-    properties = {
-        each.get("name"): each.get("value") for each in shared.testcase("test_wide").iter("property")
-    }
-    assert properties["accel.verdict"] == "not-gated"
+    assert shared.properties("test_wide")["accel.verdict"] == "not-gated"
     statuses = {
         each["benchmark"].partition("::")[2]: each["status"] for each in shared.json("a.json")["results"]
     }
@@ -422,7 +418,7 @@ def test_loss_of_all_benchmarks_is_one_failure_of_the_platform(bench):
     )
     assert sum(line.startswith("REGRESSED") and "slower together" in line for line in result.outlines) == 1
     assert bench.junit().find("testsuite").get("failures") == "2"
-    kept = {each.get("name"): each.get("value") for each in bench.testcase("test_step0").iter("property")}
+    kept = bench.properties("test_step0")
     # Against the baseline, whatever it was judged on.
     assert float(kept["accel.loss"]) == pytest.approx(0.09, abs=0.01)
     assert float(kept["accel.common"]) == pytest.approx(0.09, abs=0.01)

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
 
+from tests.support.processes import inherited
 from tests.support.waiting import eventually
 
 PROGRAMS = (
@@ -193,10 +194,11 @@ def _configure(folder: Path, nodes: int, gpus: int) -> Cluster:
     (folder / "gres.conf").write_text(
         "".join(f"NodeName={name} Name=gpu File={device}\n" for name in names for device in devices)
     )
-    inherited = {
-        name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SBATCH_"))
+    environment = {
+        **inherited("SLURM_", "SBATCH_"),
+        "PATH": _search_path(),
+        "SLURM_CONF": str(folder / "slurm.conf"),
     }
-    environment = {**inherited, "PATH": _search_path(), "SLURM_CONF": str(folder / "slurm.conf")}
     return Cluster(folder=folder, nodes=names, environment=environment)
 
 

@@ -29,6 +29,11 @@ def finished(*command: str | Path, check: bool = False, **options: Any) -> subpr
     return subprocess.run(command, capture_output=True, text=True, check=check, timeout=_LONG_S, **options)
 
 
+def inherited(*without: str) -> dict[str, str]:
+    """Return the environment of this process, without the variables whose names begin so."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(without)}
+
+
 def left_in(folder: Path) -> list[str]:
     """The commands of processes that go on working in this folder.
 

@@ -1,8 +1,7 @@
-"""Real torch, on one thread."""
+"""Plans to open."""
 
 import pytest
 
-from tests.support.one_thread import one_thread  # noqa: F401 - a fixture of all tests here
 from tests.support.plans import step_config
 
 

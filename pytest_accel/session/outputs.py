@@ -62,8 +62,12 @@ _YELLOW, _RED = {"yellow": True}, {"red": True}
 # Options of pytest-benchmark that ask for its table, and their values where they were not given.
 _OF_ITS_TABLE: Mapping[str, tuple[object, ...]] = {
     **dict.fromkeys(
-        ("columns", "time_unit", "compare", "compare_fail", "cprofile", "histogram", "verbose"),
-        (None, False, []),
+        ("time_unit", "compare", "compare_fail", "cprofile", "histogram", "verbose"), (None, False, [])
+    ),
+    # The list is its default before 5.3.
+    "columns": (
+        None,
+        ["min", "max", "mean", "stddev", "median", "iqr", "outliers", "ops", "rounds", "iterations"],
     ),
     "sort": ("min",),
     "group_by": ("group",),

@@ -216,11 +216,12 @@ def test_benchmark_that_failed_before_measuring_brings_no_warning(bench, place):
     ("arguments", "is_shown"),
     [
         ([], False),
+        (["--benchmark-columns=min,max,mean,stddev,median,iqr,outliers,ops,rounds,iterations"], False),
         (["--benchmark-columns=min,max"], True),
         (["--benchmark-sort=name"], True),
         (["-vv"], True),
     ],
-    ids=("no option", "columns", "sort", "-vv"),
+    ids=("no option", "default of 5.2", "columns", "sort", "-vv"),
 )
 def test_table_of_pytest_benchmark_has_our_benchmarks_only_on_request(bench, arguments, is_shown):
     bench.write(

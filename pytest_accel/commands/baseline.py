@@ -80,7 +80,8 @@ def show(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(shown_json(stored), indent=2))
     else:
-        print("\n".join([*shown(stored), *fitted(_tolerance_of_project())]))
+        print("\n".join(shown(stored)))
+        _show_tolerance_of_project()
     return 0
 
 
@@ -102,14 +103,12 @@ def _stored(args: argparse.Namespace) -> tuple[BaselineStore, Sequence[BaselineF
     return store, files, wanted
 
 
-def _tolerance_of_project() -> list[str]:
+def _show_tolerance_of_project() -> None:
     project = find_project(Path.cwd())
     given = project.ini.get("accel_tolerance", "auto")  # auto is what is stored
-    return (
-        []
-        if given == "auto"
-        else [f"accel_tolerance = {given} in {project.file} goes before stored tolerances."]
-    )
+    if given != "auto":
+        text = f"accel_tolerance = {given} in {project.file} goes before stored tolerances."
+        print("\n".join(fitted([text])))
 
 
 def _check(folder: Path) -> int:
@@ -120,9 +119,8 @@ def _check(folder: Path) -> int:
     faults = [fault for each in found.values() for fault in each]
     for line in "\n".join(f"FAULT  {fault}".replace("\n", "\n    ") for fault in faults).splitlines():
         print(inert(printable(line)))
-    print(
-        f"Checked {counted(len(found), 'file')}: {counted(len(faults), 'fault') if faults else 'no fault'}."
-    )
+    number = counted(len(faults), "fault") if faults else "no fault"
+    print(f"Checked {counted(len(found), 'file')}: {number}.")
     return 1 if faults else 0
 
 
@@ -194,7 +192,7 @@ def edit(args: argparse.Namespace) -> int:
     lines = edit_baselines(store, files, _edit(args, files), reason=args.reason, at=_now(), wanted=wanted)
     print("\n".join(lines or ["There is nothing to change."]))
     if args.tolerance is not None:
-        print("".join(f"{line}\n" for line in _tolerance_of_project()), end="")
+        _show_tolerance_of_project()
     if lines and not args.reason.strip():
         print('Nothing was changed. Write it with --reason "...".')
     return 0

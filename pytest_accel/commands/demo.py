@@ -10,13 +10,13 @@ import sys
 from collections.abc import Collection
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_accel.commands.registry import argument, command
+from pytest_accel.commands.runner import runner_environment
 from pytest_accel.report.terminal import fitted, line_text
-
-if TYPE_CHECKING:
-    from pytest_accel.stats.results import Result, Status
+from pytest_accel.stats.gate import Outcome
+from pytest_accel.stats.quantities import si
+from pytest_accel.stats.results import Ending, Result, Status
 
 # A step that computes would be slower by the load of the moment; a sleep keeps its length, in every process.
 FILES = {
@@ -59,9 +59,6 @@ def demo(args: argparse.Namespace) -> int:
     It needs no torch and no GPU, and takes half a minute, one or two on a busy machine. Exit status 1 where a verdict is
     not the expected one.
     """
-    from pytest_accel.stats.gate import Outcome
-    from pytest_accel.stats.results import Ending
-
     folder: Path = args.folder
     _write_project(folder)
     shown = shlex.quote(str(folder))
@@ -69,22 +66,11 @@ def demo(args: argparse.Namespace) -> int:
     print(f"$ cd {shown}")
     missing = [name for name in ("jinja2", "plotly") if find_spec(name) is None]
     page = () if missing else ("--accel-report=report.html",)
+    record, slow = ("--accel-record=3",), ("--accel-slowdown=50%", *page)
     steps = (
-        (
-            "Three runs, each in a fresh process, become the baseline.",
-            ("--accel-record=3",),
-            {Ending.RECORDED},
-        ),
-        (
-            "The benchmark is measured again and judged against it.",
-            (),
-            {Outcome.OK, Outcome.IMPROVED},
-        ),
-        (
-            "Every step takes twice as long: the test fails.",
-            ("--accel-slowdown=50%", *page),
-            {Outcome.REGRESSED},
-        ),
+        ("Three runs, each in a fresh process, become the baseline.", record, {Ending.RECORDED}),
+        ("The benchmark is measured again and judged against it.", (), {Outcome.OK, Outcome.IMPROVED}),
+        ("Every step takes twice as long: the test fails.", slow, {Outcome.REGRESSED}),
     )
     missed = [
         text for text, options, expected in steps if not _ends_as_expected(folder, text, options, expected)
@@ -148,9 +134,7 @@ def _write_project(folder: Path) -> None:
 
 def _pytest(folder: Path, options: tuple[str, ...]) -> Result:
     """Run pytest there, print its command and verdict, and return its result; ValueError where it measured nothing."""
-    from pytest_accel.commands.runner import runner_environment
     from pytest_accel.session.summary import pytest_command
-    from pytest_accel.stats.quantities import si
     from pytest_accel.storage.history import History
 
     interpreter = [sys.executable, "-m", "pytest"]

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_accel.commands.registry import (
     BASELINES,
@@ -19,14 +19,14 @@ from pytest_accel.commands.registry import (
     data_folder,
     project_catalogue,
 )
+from pytest_accel.doctor import doctor as checks
 from pytest_accel.doctor.findings import DEVICES, Finding, Level, to_plain
+from pytest_accel.platforms import machine as this_machine
+from pytest_accel.platforms.catalogue import Catalogue
 from pytest_accel.platforms.host import format_list
+from pytest_accel.platforms.machine import Machine
 from pytest_accel.report.terminal import fitted, wrapped
 from pytest_accel.stats.quantities import counted, gibibytes, printable
-
-if TYPE_CHECKING:
-    from pytest_accel.platforms.catalogue import Catalogue
-    from pytest_accel.platforms.machine import Machine
 
 WARNED = "Measuring works; figures may be noisier, or of another kind"
 
@@ -44,13 +44,10 @@ def doctor(args: argparse.Namespace) -> int:
 
     Exit status 1 where something would spoil them.
     """
-    from pytest_accel.doctor import doctor as checks
-    from pytest_accel.platforms import machine as this_machine
-
     catalogue, baselines = project_catalogue(), baselines_folder(args)
     # In a thread: a driver that hangs is what this command is to report.
     detected = checks.Check(DEVICES, "a driver", partial(this_machine.detect, catalogue))
-    without = this_machine.Machine(cpu=this_machine.find_cpu(), problems=("devices are not listed",))
+    without = Machine(cpu=this_machine.find_cpu(), problems=("devices are not listed",))
     findings = checks.examine(data=data_folder(args), baselines=baselines)
     machine, late = detected.wait(checks.DEVICES_LIMIT_S, without)  # after it: both limits run at once
     findings = (*late, *findings)

@@ -33,10 +33,7 @@ _LISTED_SESSIONS = 20
 
 @command(
     argument(
-        "name",
-        nargs="*",
-        metavar="NAME",
-        help="benchmarks by name, as pytest's -k; none: list sessions",
+        "name", nargs="*", metavar="NAME", help="benchmarks by name, as pytest's -k; none: list sessions"
     ),
     argument(
         "--changes",

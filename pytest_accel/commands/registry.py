@@ -10,11 +10,17 @@ import argparse
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from pytest_accel.platforms.catalogue import Catalogue
+import pytest
+from _pytest.config.findpaths import determine_setup  # pytest's own search, which has no public name
+from _pytest.mark import expression as grammar  # pytest's own, so that -k means the same
+
+from pytest_accel.options import OPTIONS, Settings
+from pytest_accel.platforms.catalogue import Catalogue, load_catalogue, user_platforms
+from pytest_accel.storage.files import relative_path
 
 CommandFunction = Callable[[argparse.Namespace], int]
 Argument = tuple[tuple[str, ...], dict[str, Any]]  # of argparse's `add_argument`
@@ -123,9 +129,6 @@ def by_keyword(expression: str) -> Callable[[str], bool]:
     """Return whether `-k` selects a name, as a function; ValueError for what is no expression."""
     if not expression.strip():
         return lambda _name: True
-    # pytest's own grammar, so that -k means the same.
-    from _pytest.mark import expression as grammar
-
     refusal = getattr(grammar, "ParseError", SyntaxError)  # a class of its own in pytest 8
     try:
         compiled = grammar.Expression.compile(expression)
@@ -143,11 +146,6 @@ def by_keyword(expression: str) -> Callable[[str], bool]:
 
 def _locate(name: str, given: str | None) -> tuple[Path | None, str]:
     """Return the path of a setting, None where it is off, and who says so."""
-    import pytest
-
-    from pytest_accel.options import OPTIONS, Settings
-    from pytest_accel.storage.files import relative_path
-
     option = next(each for each in OPTIONS if each.name == name)
     here = base = Path.cwd()
     try:
@@ -170,18 +168,11 @@ def _locate(name: str, given: str | None) -> tuple[Path | None, str]:
 
 def project_catalogue() -> Catalogue:
     """Return the catalogue with the platforms of the project."""
-    from pytest_accel.platforms.catalogue import load_catalogue, user_platforms
-
     return load_catalogue(user_platforms(find_project(Path.cwd()).root / "pyproject.toml"))
 
 
 def find_project(start: Path) -> Project:
     """Return the root directory and the accel_* values that pytest finds when it is started in `start`."""
-    from inspect import signature
-
-    import pytest
-    from _pytest.config.findpaths import determine_setup  # pytest's own search, which has no public name
-
     arguments: dict[str, object] = {
         "inifile": None,
         "override_ini": None,  # since pytest 9

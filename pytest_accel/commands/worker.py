@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from pytest_accel.distributed.processes import die_with_parent
+from pytest_accel.distributed.worker import without_options
 from pytest_accel.stats.gate import Outcome
 
 _EXCLUDE, _ONLY, _LIST = "--accel-exclude", "--accel-only", "--accel-list"
@@ -46,8 +48,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    from pytest_accel.distributed.processes import die_with_parent
-
     if config.getoption(_ONLY) or config.getoption(_LIST):
         die_with_parent()
         config.pluginmanager.register(_StepStatus(), "accel-step-status")
@@ -107,7 +107,6 @@ def _benchmarks(session: pytest.Session) -> list[dict[str, Any]]:
 
 def _arguments(config: pytest.Config, file: Path) -> list[str]:
     """Return the session's arguments without ours, without what writes files and without what would measure."""
-    from pytest_accel.distributed.worker import without_options
     from pytest_accel.session.launcher import worker_arguments
 
     given = without_options(

@@ -38,8 +38,7 @@ def register_platforms(config: pytest.Config) -> None:
     except CatalogueError as error:
         raise pytest.UsageError(str(error)) from None
     config.addinivalue_line(
-        "markers",
-        f"accel({', '.join(MARKER_KEYS)}): settings of one benchmark, before those of the session",
+        "markers", f"accel({', '.join(MARKER_KEYS)}): settings of one benchmark, before those of the session"
     )
     _register_names(config, catalogue, catalogue.names())
     _configs.append(config)

@@ -9,34 +9,14 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pytest_accel.commands.registry import (
-    BASELINES,
-    GROUPS,
-    KEYWORD,
-    Argument,
-    argument,
-    baselines_folder,
-    by_keyword,
-    command,
-    find_project,
-    project_catalogue,
-)
+from pytest_accel.commands import registry
+from pytest_accel.commands.registry import Argument, argument, command
 from pytest_accel.report.baselines import ShownBenchmark, shown, shown_json
 from pytest_accel.report.markdown import render_proposal
 from pytest_accel.report.terminal import fitted
 from pytest_accel.stats.quantities import counted, did_you_mean, inert, parse_tolerance, printable
 from pytest_accel.stats.run import both_keys, node_id_of
-from pytest_accel.storage.baseline_edits import (
-    EntryEdit,
-    Tolerance,
-    check_baselines,
-    edit_baselines,
-    priors_of,
-    remove,
-    set_anchor,
-    set_tolerance,
-)
-from pytest_accel.storage.baseline_edits import accept as accept_runs
+from pytest_accel.storage import baseline_edits
 from pytest_accel.storage.baselines import BaselineFile, BaselineStore
 from pytest_accel.storage.results import read_results
 
@@ -50,13 +30,13 @@ _PLATFORM: Argument = argument(
 _REASON: Argument = argument(
     "--reason", default="", metavar="TEXT", help="write the change, with this reason in the ledger"
 )
-GROUPS["baseline"] = "Show and check baselines, add runs to them, edit them."
+registry.GROUPS["baseline"] = "Show and check baselines, add runs to them, edit them."
 
 
 @command(
     _PLATFORM,
-    KEYWORD,
-    BASELINES,
+    registry.KEYWORD,
+    registry.BASELINES,
     argument("--json", action="store_true", help="print JSON, for scripts"),
     argument("--check", action="store_true", help="check every file; exit status 1 if one has a fault"),
     group="baseline",
@@ -65,9 +45,9 @@ GROUPS["baseline"] = "Show and check baselines, add runs to them, edit them."
 def show(args: argparse.Namespace) -> int:
     """Show stored runs, their noise, and the loss that they catch."""
     if args.check:
-        return _check(baselines_folder(args))
+        return _check(registry.baselines_folder(args))
     store, files, wanted = _stored(args)
-    priors = priors_of(store, files)
+    priors = baseline_edits.priors_of(store, files)
     stored = []
     for file in files:
         removed = tuple(each for each in file.removed if wanted(each.benchmark))
@@ -87,7 +67,7 @@ def show(args: argparse.Namespace) -> int:
 
 def _stored(args: argparse.Namespace) -> tuple[BaselineStore, Sequence[BaselineFile], Callable[[str], bool]]:
     """Return the baselines, the files of the platform, and whether -k selects a benchmark; none is an error."""
-    folder, wanted = baselines_folder(args), by_keyword(args.keyword)
+    folder, wanted = registry.baselines_folder(args), registry.by_keyword(args.keyword)
     store = BaselineStore(folder)
     files = store.files(args.platform)
     known = [key for file in files for key in file.benchmarks]
@@ -104,7 +84,7 @@ def _stored(args: argparse.Namespace) -> tuple[BaselineStore, Sequence[BaselineF
 
 
 def _show_tolerance_of_project() -> None:
-    project = find_project(Path.cwd())
+    project = registry.find_project(Path.cwd())
     given = project.ini.get("accel_tolerance", "auto")  # auto is what is stored
     if given != "auto":
         text = f"accel_tolerance = {given} in {project.file} goes before stored tolerances."
@@ -112,8 +92,9 @@ def _show_tolerance_of_project() -> None:
 
 
 def _check(folder: Path) -> int:
-    catalogue = project_catalogue()
-    found = dict(check_baselines(folder, lambda name: catalogue.find(name.partition("-")[0]) is not None))
+    find = registry.project_catalogue().find
+    checked = baseline_edits.check_baselines(folder, lambda name: find(name.partition("-")[0]) is not None)
+    found = dict(checked)
     if not found:
         raise ValueError(f"{folder} holds nothing to check. Name the folder of baselines with --baselines.")
     faults = [fault for each in found.values() for fault in each]
@@ -130,8 +111,8 @@ def _check(folder: Path) -> int:
     ),
     _REASON,
     argument("--replace", action="store_true", help="replace the stored runs instead of adding to them"),
-    KEYWORD,
-    BASELINES,
+    registry.KEYWORD,
+    registry.BASELINES,
     argument("--markdown", action="store_true", help="only print the text of an issue or a pull request"),
     group="baseline",
     example="baseline accept results.json --reason 'cuDNN 9.19'",
@@ -145,12 +126,12 @@ def accept(args: argparse.Namespace) -> int:
     if args.markdown:
         print(render_proposal(session), end="")
         return 0
-    found = accept_runs(
-        BaselineStore(baselines_folder(args)),
+    found = baseline_edits.accept(
+        BaselineStore(registry.baselines_folder(args)),
         session,
         reason=args.reason,
         at=_now(),
-        wanted=by_keyword(args.keyword),
+        wanted=registry.by_keyword(args.keyword),
         replace=args.replace,
     )
     if not found.done and not found.refused:
@@ -165,8 +146,8 @@ def accept(args: argparse.Namespace) -> int:
 
 @command(
     _PLATFORM,
-    KEYWORD,
-    BASELINES,
+    registry.KEYWORD,
+    registry.BASELINES,
     _REASON,
     argument("--tolerance", metavar="5%", help="5%%, auto (what the runs resolve, at least 3%%) or default"),
     argument("--noisy", action="store_true", help="of --tolerance: only benchmarks too noisy for theirs"),
@@ -189,7 +170,9 @@ def edit(args: argparse.Namespace) -> int:
     if (args.tolerance is not None) + bool(args.anchor) + bool(args.remove) != 1:
         raise ValueError("Choose one of --tolerance, --anchor and --remove; each gets its own reason.")
     store, files, wanted = _stored(args)
-    lines = edit_baselines(store, files, _edit(args, files), reason=args.reason, at=_now(), wanted=wanted)
+    lines = baseline_edits.edit_baselines(
+        store, files, _edit(args, files), reason=args.reason, at=_now(), wanted=wanted
+    )
     print("\n".join(lines or ["There is nothing to change."]))
     if args.tolerance is not None:
         _show_tolerance_of_project()
@@ -198,15 +181,15 @@ def edit(args: argparse.Namespace) -> int:
     return 0
 
 
-def _edit(args: argparse.Namespace, files: Sequence[BaselineFile]) -> EntryEdit:
+def _edit(args: argparse.Namespace, files: Sequence[BaselineFile]) -> baseline_edits.EntryEdit:
     if args.tolerance is not None:
-        return set_tolerance(_tolerance(args.tolerance), noisy_only=args.noisy)
+        return baseline_edits.set_tolerance(_tolerance(args.tolerance), noisy_only=args.noisy)
     if args.anchor:
-        return set_anchor(clear=args.anchor == "clear")
-    return remove({key for name in args.remove for key in _keys_of(name, files)})
+        return baseline_edits.set_anchor(clear=args.anchor == "clear")
+    return baseline_edits.remove({key for name in args.remove for key in _keys_of(name, files)})
 
 
-def _tolerance(text: str) -> Tolerance:
+def _tolerance(text: str) -> baseline_edits.Tolerance:
     if text.strip().lower() == "default":
         return None
     try:

@@ -11,14 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pytest_accel.commands.registry import (
-    BASELINES,
-    argument,
-    baselines_folder,
-    command,
-    data_folder,
-    project_catalogue,
-)
+from pytest_accel.commands import registry
+from pytest_accel.commands.registry import argument, command
 from pytest_accel.doctor import doctor as checks
 from pytest_accel.doctor.findings import DEVICES, Finding, Level, to_plain
 from pytest_accel.platforms import machine as this_machine
@@ -35,7 +29,7 @@ WARNED = "Measuring works; figures may be noisier, or of another kind"
     argument(
         "--data", metavar="DIR", help="the root of data sets, whose disk is checked (as pytest finds it)"
     ),
-    BASELINES,
+    registry.BASELINES,
     argument("--json", action="store_true", help="print it as JSON"),
     example="doctor",
 )
@@ -44,11 +38,11 @@ def doctor(args: argparse.Namespace) -> int:
 
     Exit status 1 where something would spoil them.
     """
-    catalogue, baselines = project_catalogue(), baselines_folder(args)
+    catalogue, baselines = registry.project_catalogue(), registry.baselines_folder(args)
     # In a thread: a driver that hangs is what this command is to report.
     detected = checks.Check(DEVICES, "a driver", partial(this_machine.detect, catalogue))
     without = Machine(cpu=this_machine.find_cpu(), problems=("devices are not listed",))
-    findings = checks.examine(data=data_folder(args), baselines=baselines)
+    findings = checks.examine(data=registry.data_folder(args), baselines=baselines)
     machine, late = detected.wait(checks.DEVICES_LIMIT_S, without)  # after it: both limits run at once
     findings = (*late, *findings)
     if args.json:

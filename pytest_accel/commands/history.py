@@ -9,16 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_accel.commands.registry import HISTORY, argument, by_keyword, command, parsed, required_history
-from pytest_accel.report.history import (
-    Shift,
-    overview,
-    recurring,
-    series_table,
-    series_title,
-    sessions_table,
-    shift_lines,
-    shifts,
-)
+from pytest_accel.report import history as history_text
 from pytest_accel.stats.changepoints import MIN_VALUES, SEASON
 from pytest_accel.stats.environment import Environment
 from pytest_accel.stats.quantities import counted, inert, parse_count, printable
@@ -88,7 +79,7 @@ def _list(history: History, args: argparse.Namespace) -> None:
     if args.json:
         print(json.dumps([asdict(each) for each in sessions], indent=2))
     else:
-        print("\n".join(sessions_table(sessions)) if sessions else "no session is left in it")
+        print("\n".join(history_text.sessions_table(sessions)) if sessions else "no session is left in it")
 
 
 def _show(history: History, args: argparse.Namespace) -> None:
@@ -103,11 +94,11 @@ def _show(history: History, args: argparse.Namespace) -> None:
         print(json.dumps(plain, indent=2))
         return
     for named, points in tracks.items():
-        print("\n".join(overview(series_title(*named), points)))
-        if often := recurring([point.is_slow for point in points]):
+        print("\n".join(history_text.overview(history_text.series_title(*named), points)))
+        if often := history_text.recurring([point.is_slow for point in points]):
             print(f"  {often}")
         if len(tracks) == 1:
-            print("\n".join(["", *series_table(points)]))
+            print("\n".join(["", *history_text.series_table(points)]))
 
 
 def _changes(history: History, args: argparse.Namespace) -> int:
@@ -117,15 +108,15 @@ def _changes(history: History, args: argparse.Namespace) -> int:
         return history.session(point.session).environments.get(point.environment)
 
     chosen = _chosen(history, args)
-    found: list[tuple[Shift, ...]] = []
+    found: list[tuple[history_text.Shift, ...]] = []
     short: list[int] = []  # sessions of each series in which nothing can be found
     for platform, key in chosen:
         points = history.series(key, platform, args.limit or SEASON)
         short += [len(points)] if len(points) < MIN_VALUES else []
-        found.append(shifts(points, environment))
-        often = recurring([point.is_slow for point in points])
+        found.append(history_text.shifts(points, environment))
+        often = history_text.recurring([point.is_slow for point in points])
         if found[-1] or often:
-            lines = shift_lines(series_title(platform, key), points, found[-1])
+            lines = history_text.shift_lines(history_text.series_title(platform, key), points, found[-1])
             print("\n".join([*lines, *([f"  {often}"] if often else []), ""]))
     print(f"{sum(map(bool, found))} of {counted(len(chosen), 'benchmark')} changed")
     if short:

@@ -8,18 +8,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pytest_accel.commands.registry import (
-    BASELINES,
-    HISTORY,
-    KEYWORD,
-    argument,
-    baselines_folder,
-    by_keyword,
-    command,
-    history_file,
-    parsed,
-    required_history,
-)
+from pytest_accel.commands import registry
+from pytest_accel.commands.registry import argument, command
 from pytest_accel.report.comparison import KERNEL_HEADINGS, kernel_rows, render
 from pytest_accel.report.markdown import render_summary
 from pytest_accel.report.page import write_page
@@ -53,11 +43,11 @@ _NO_TABLES = "no kernel tables to compare: of a step with torch, the last run of
         "power, clocks, or a metric of your own; repeatable",
     ),
     argument("--format", choices=("table", "markdown", "json"), default="table", help="(table)"),
-    KEYWORD,
-    BASELINES,
+    registry.KEYWORD,
+    registry.BASELINES,
     argument(
         "--tolerance",
-        type=parsed(parse_fixed_tolerance),
+        type=registry.parsed(parse_fixed_tolerance),
         metavar="FRACTION",
         help="of the gate (the baseline's own, else 5%%)",
     ),
@@ -74,10 +64,10 @@ def compare(args: argparse.Namespace) -> int:
     The gate judges two sets of runs of one platform.
     """
     found = compared(
-        read_sources(args.sets, baselines_folder(args)),
+        read_sources(args.sets, registry.baselines_folder(args)),
         metrics=args.metric,
         tolerance=args.tolerance,
-        wanted=by_keyword(args.keyword),
+        wanted=registry.by_keyword(args.keyword),
     )
     if not found.rows and args.keyword:
         raise ValueError(f"-k {args.keyword!r} selects none of the benchmarks of {', '.join(args.sets)}.")
@@ -174,7 +164,7 @@ def _lines(result: Result) -> Iterator[str]:
         metavar="FILE",
         help="a page, or Markdown where it ends in .md (report.html)",
     ),
-    HISTORY,
+    registry.HISTORY,
     example="report results.json -o report.html",
 )
 def report(args: argparse.Namespace) -> int:
@@ -182,7 +172,7 @@ def report(args: argparse.Namespace) -> int:
 
     Of results in a file, or of the history's newest session.
     """
-    history = history_file(args)
+    history = registry.history_file(args)
     session = _session(args, history)
     output = Path(args.output)
     if output.is_dir():
@@ -207,5 +197,5 @@ def _session(args: argparse.Namespace, history: Path | None) -> SessionResults:
         return read_results(Path(args.results))
     from pytest_accel.storage.history import History
 
-    kept = History(history or required_history(args))
+    kept = History(history or registry.required_history(args))
     return kept.session(args.session) if args.session else kept.latest()

@@ -33,22 +33,10 @@ from pytest_accel.commands.worker import exclude_arguments
 from pytest_accel.report.comparison import JUDGED, screen, upgrade_results
 from pytest_accel.report.markdown import append_step_summary, render_summary
 from pytest_accel.report.verdicts import counts, headline_of, with_values, word
+from pytest_accel.stats import paired
 from pytest_accel.stats.environment import TITLES, Change, Environment, describe, diff, safe_arguments
 from pytest_accel.stats.gate import Outcome
-from pytest_accel.stats.paired import (
-    ATTEMPTS,
-    DEFAULT_BLOCKS,
-    MAX_BLOCKS,
-    MIN_BLOCKS,
-    RUNS_PER_BLOCK,
-    IsolatedComponent,
-    PairedBenchmark,
-    Side,
-    Slot,
-    Swap,
-    follow,
-    swap_tolerance,
-)
+from pytest_accel.stats.paired import RUNS_PER_BLOCK, Side, Slot, Swap
 from pytest_accel.stats.quantities import counted, parse_count, seconds
 from pytest_accel.stats.results import Ending, SessionResults
 from pytest_accel.storage.files import relative_path, write_atomic
@@ -76,12 +64,14 @@ _REFUSED = (
         "--blocks",
         type=parsed(
             parse_count(
-                MIN_BLOCKS, MAX_BLOCKS, f"Each has {RUNS_PER_BLOCK} processes, and one alone fails nothing."
+                paired.MIN_BLOCKS,
+                paired.MAX_BLOCKS,
+                f"Each has {RUNS_PER_BLOCK} processes, and one alone fails nothing.",
             )
         ),
-        default=DEFAULT_BLOCKS,
+        default=paired.DEFAULT_BLOCKS,
         metavar="N",
-        help=f"at most N blocks of four processes (old new new old, then new old old new); default {DEFAULT_BLOCKS}",
+        help=f"at most N blocks of four processes (old new new old, then new old old new); default {paired.DEFAULT_BLOCKS}",
     ),
     argument("--keep", metavar="DIR", help="a new folder for all results (accel-upgrade/TIME-ID)"),
     argument(
@@ -150,7 +140,7 @@ class _Upgrade:
     left_out: tuple[str, ...] = ()  # benchmarks
     timeout_s: float = math.inf  # of one process
     parts: list[_Upgrade] = field(default_factory=list)  # of the isolation
-    isolated: list[IsolatedComponent] = field(default_factory=list)
+    isolated: list[paired.IsolatedComponent] = field(default_factory=list)
 
     @property
     def shown(self) -> Path:
@@ -165,7 +155,7 @@ class _Upgrade:
 
     def _measure_block(self, block: int) -> None:
         for place in range(1, RUNS_PER_BLOCK + 1):
-            for attempt in range(1, ATTEMPTS + 1):
+            for attempt in range(1, paired.ATTEMPTS + 1):
                 found = self.progress()
                 wanted = [
                     name
@@ -212,8 +202,8 @@ class _Upgrade:
                 )
         self.sessions[slot] = session
 
-    def progress(self) -> dict[str, PairedBenchmark]:
-        return follow(self.sessions, self.blocks, self.tolerances)
+    def progress(self) -> dict[str, paired.PairedBenchmark]:
+        return paired.follow(self.sessions, self.blocks, self.tolerances)
 
     def _summary(self) -> str:
         known = [each for each in self.progress().values() if each.status is not Ending.SKIPPED]
@@ -348,7 +338,9 @@ class _Isolation:
             )
             into_old, out_of_new = (self._swap(number, changes, side, wanted) for side in ("old", "new"))
             work.isolated.append(
-                IsolatedComponent(changes=changes, lost=wanted, into_old=into_old, out_of_new=out_of_new)
+                paired.IsolatedComponent(
+                    changes=changes, lost=wanted, into_old=into_old, out_of_new=out_of_new
+                )
             )
 
     def _swap(self, number: int, changes: Sequence[Change], side: Side, lost: Mapping[str, float]) -> Swap:
@@ -365,7 +357,7 @@ class _Isolation:
             folder=folder,
             title=f"{number} of {len(self.components)}, ",
             sessions={},
-            tolerances={name: swap_tolerance(each) for name, each in lost.items()},
+            tolerances={name: paired.swap_tolerance(each) for name, each in lost.items()},
             left_out=tuple(name for name in work.progress() if name not in lost),
             timeout_s=600 + 5 * max(work.durations_s),  # libraries that do not match may wait for each other
             parts=[],

@@ -197,11 +197,7 @@ def _judged(each: Judged) -> dict[str, Any]:
     return {"key": each.key, **sides, **encode(found), "outcome": outcome}
 
 
-FORMATS: dict[str, Callable[[Comparison], str]] = {
-    "table": _terminal,
-    "markdown": _markdown,
-    "json": _json,
-}
+FORMATS: dict[str, Callable[[Comparison], str]] = {"table": _terminal, "markdown": _markdown, "json": _json}
 
 
 # --- kernels ---------------------------------------------------------------------------------
@@ -263,11 +259,7 @@ _FAILS = frozenset({*LOSSES, Outcome.INVALID, Ending.FAILED})
 
 
 def upgrade_results(
-    sessions: Sessions,
-    max_blocks: int,
-    *,
-    strict: bool = False,
-    isolated: Sequence[IsolatedComponent] = (),
+    sessions: Sessions, max_blocks: int, *, strict: bool = False, isolated: Sequence[IsolatedComponent] = ()
 ) -> SessionResults:
     """Return the results of all benchmarks, with the runs of the old environment as their baselines.
 

@@ -12,32 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_accel.measure.arguments import (
-    ArgumentError,
-    OutOfMemory,
-    StepError,
-    Workload,
-    check_arguments,
-    check_gated,
-    check_metrics,
-    select_gates,
-)
+from pytest_accel.measure import arguments, rounds
+from pytest_accel.measure.arguments import OutOfMemory, Workload
 from pytest_accel.measure.device import CudaDevice, Device
 from pytest_accel.measure.profile import profile_step
-from pytest_accel.measure.rounds import (
-    ALONE,
-    COMPILING,
-    FIRST_STEP,
-    Ranks,
-    Step,
-    SynchronizingTimer,
-    Timed,
-    frozen_garbage,
-    launch_time_s,
-    steady_rounds,
-    time_rounds,
-    warm_up,
-)
+from pytest_accel.measure.rounds import ALONE, Ranks, Step, SynchronizingTimer, Timed
 from pytest_accel.measure.validity import Validity
 from pytest_accel.options import Settings
 from pytest_accel.platforms.catalogue import DetectedDevice, PlatformName
@@ -125,7 +104,7 @@ class Accel:
         Returns None where measuring is switched off by --benchmark-disable.
         """
         with self._failing_together(), _plain_arguments():
-            workload = check_arguments(
+            workload = arguments.check_arguments(
                 step,
                 work=work,
                 unit=unit,
@@ -155,7 +134,7 @@ class Accel:
         step_s = timed.warm_up.step_s if self.settings.slowdown else timed.step_s
         # Not failing together: they may use collectives. A rank that fails ends the group.
         with _plain_arguments():
-            figures |= check_metrics(metrics(step_s) if callable(metrics) else metrics or {})
+            figures |= arguments.check_metrics(metrics(step_s) if callable(metrics) else metrics or {})
         kernels, note = self._profiled(timed)
         run = replace(timed.run, loss=loss_value, metrics=figures, kernels=kernels)
         observed = replace(observed, notes=(*observed.notes, note)) if note else observed
@@ -173,9 +152,9 @@ class Accel:
         with (
             observation,
             live_progress(self.item.config, self.item.name) as progress,
-            frozen_garbage() as freeze,
+            rounds.frozen_garbage() as freeze,
         ):
-            warm = warm_up(
+            warm = rounds.warm_up(
                 step,
                 self.device_,
                 progress,
@@ -184,10 +163,10 @@ class Accel:
                 pause=freeze,  # right before the rounds a loader would run ahead, and a device cool down
                 at_least=warmup_steps,
                 burst=burst,
-                first=COMPILING if workload.configuration.get("compile") else FIRST_STEP,
+                first=rounds.COMPILING if workload.configuration.get("compile") else rounds.FIRST_STEP,
                 ranks=self.ranks,
             )
-            timed = time_rounds(
+            timed = rounds.time_rounds(
                 step,
                 self.device_,
                 self.benchmark,
@@ -228,7 +207,7 @@ class Accel:
             binding=self.item.config.stash.get(BINDING, ""),
         )
         merged = merge(self.ranks.gather(mine))
-        gates, missed = select_gates(
+        gates, missed = arguments.select_gates(
             self.settings.gate,
             workload.gates,
             merged.run.metrics,
@@ -237,15 +216,15 @@ class Accel:
             reasons={"energy_per_step_j": merged.no_energy},
         )
         with _plain_arguments():  # of the merged metrics: the same on every rank
-            check_gated(gates, merged.run.metrics)
-        steady = merged.steady and steady_rounds(merged.run.rounds_s)
+            arguments.check_gated(gates, merged.run.metrics)
+        steady = merged.steady and rounds.steady_rounds(merged.run.rounds_s)
         return replace(merged, steady=steady, gates=gates, missed=tuple(missed))
 
     def _metrics(self, step: Step, timed: Timed) -> dict[str, float]:
         metrics: dict[str, float] = {}
         if isinstance(self.device_, CudaDevice):  # others launch nothing, or wait for it
             step_s, budget_s = timed.warm_up.step_s, self.settings.budget_s / 4
-            metrics["launch_s"] = launch_time_s(step, self.device_, step_s=step_s, budget_s=budget_s)
+            metrics["launch_s"] = rounds.launch_time_s(step, self.device_, step_s=step_s, budget_s=budget_s)
         if self.settings.slowdown:
             # As measured; a device with idle time or a power limit gives some of the delay back.
             metrics["slowdown_felt"] = 1 - timed.warm_up.step_s / timed.step_s
@@ -333,7 +312,7 @@ def _plain_arguments() -> Iterator[None]:
     """Fail without a traceback where an argument is wrong."""
     try:
         yield
-    except ArgumentError as error:
+    except arguments.ArgumentError as error:
         fail_plainly(f"accel.measure: {error}")
 
 
@@ -356,6 +335,6 @@ def fail_where_one_does(ranks: Ranks, problem: str, *, out_of_memory: bool = Fal
 
 def _words(error: BaseException) -> str:
     """Return an error that was written for users as it is; any other with its traceback."""
-    if isinstance(error, pytest.fail.Exception | StepError):
+    if isinstance(error, pytest.fail.Exception | arguments.StepError):
         return str(error)
     return "".join(traceback.format_exception(error))

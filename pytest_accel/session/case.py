@@ -13,6 +13,7 @@ import pytest
 from pytest_accel.options import Settings
 from pytest_accel.platforms.catalogue import PlatformName
 from pytest_accel.session.device import WAITED_S, Unfit
+from pytest_accel.stats import metric_gates
 from pytest_accel.stats.baseline_quality import DEFAULT_PRIOR, BaselineQuality, FrozenTolerance, NoisePrior
 from pytest_accel.stats.causes import Cause, causes_of, disagreement, disturbance, kernel_causes
 from pytest_accel.stats.comparison import configuration_changes
@@ -20,22 +21,8 @@ from pytest_accel.stats.environment import Change, Environment, describe, diff, 
 from pytest_accel.stats.gate import LOSSES, Outcome, Policy, Verdict, interval, slowest_loss, summaries
 from pytest_accel.stats.kernels import KernelDifference
 from pytest_accel.stats.measurement import Measurement
-from pytest_accel.stats.metric_gates import (
-    judge_anchor,
-    judge_metrics,
-    judge_rest,
-    total_slowdown,
-    want_another_run,
-    worst,
-)
 from pytest_accel.stats.quantities import gibibytes
-from pytest_accel.stats.results import (
-    ReferenceFigure,
-    ScalingFigure,
-    Status,
-    kernel_difference,
-    worst_status,
-)
+from pytest_accel.stats.results import ReferenceFigure, ScalingFigure, Status, kernel_difference, worst_status
 from pytest_accel.stats.run import Run, baseline_key, both_keys, is_real
 from pytest_accel.storage.baselines import BaselineEntry, BaselineFile, configuration_hash
 
@@ -211,7 +198,7 @@ class Case:
         """Whether each session had a slow run, the oldest first, this one last."""
         found = [point.is_slow for point in self.past]
         verdict = self.verdict
-        lost = total_slowdown(verdict) if verdict and self.measurements else None
+        lost = metric_gates.total_slowdown(verdict) if verdict and self.measurements else None
         if verdict is None or lost is None:
             return found
         return [*found, slowest_loss(summaries(self.runs), lost.point) > verdict.tolerance]
@@ -246,10 +233,10 @@ class Case:
         self.verdict, self.metric_verdicts = self._verdict_without_statistics(), ()
         if self.verdict is None:
             stored, runs, policy = self.comparable_runs(), self.runs, self.policy
-            self.verdict = judge_rest(stored, runs, self.platform_loss, policy)
-            self.metric_verdicts = judge_metrics(stored, runs, self.gates, self.plain_policy)
+            self.verdict = metric_gates.judge_rest(stored, runs, self.platform_loss, policy)
+            self.metric_verdicts = metric_gates.judge_metrics(stored, runs, self.gates, self.plain_policy)
             if anchor := self.anchor_runs():
-                self.metric_verdicts += (judge_anchor(anchor, runs, self.platform_loss, policy),)
+                self.metric_verdicts += (metric_gates.judge_anchor(anchor, runs, self.platform_loss, policy),)
             if self.undecided and not self.may_be_replaced:  # the deciding runs were disturbed
                 self.verdict, self.metric_verdicts = self._invalid(), ()
             elif self.verdict.outcome in LOSSES and (
@@ -259,12 +246,12 @@ class Case:
 
     @property
     def undecided(self) -> bool:
-        return self.verdict is not None and want_another_run(self.verdict, self.metric_verdicts)
+        return self.verdict is not None and metric_gates.want_another_run(self.verdict, self.metric_verdicts)
 
     @property
     def outcome(self) -> Outcome | None:
         """The worst outcome of its throughput and its metrics."""
-        return worst(self.verdict, self.metric_verdicts) if self.verdict else None
+        return metric_gates.worst(self.verdict, self.metric_verdicts) if self.verdict else None
 
     @property
     def status(self) -> Status | None:

@@ -19,14 +19,7 @@ from typing import TypeVar
 
 import pytest
 
-from pytest_accel.distributed.launcher import (
-    Inventory,
-    LauncherError,
-    LauncherRank,
-    LauncherRanks,
-    launcher_rank_from,
-    serve,
-)
+from pytest_accel.distributed import launcher
 from pytest_accel.distributed.processes import RankCommand, WorkerError
 from pytest_accel.distributed.worker import rank_arguments
 from pytest_accel.markers import read_catalogue, wanted_platforms
@@ -35,12 +28,12 @@ from pytest_accel.platforms.catalogue import Catalogue, CatalogueError, Detected
 from pytest_accel.platforms.host import allowed_cpus, format_list
 from pytest_accel.platforms.machine import Machine, identified, probe
 
-LAUNCHER_RANKS = pytest.StashKey[LauncherRanks]()  # on launcher rank 0 only
-_LAUNCHER_RANK = pytest.StashKey[LauncherRank | None]()
+LAUNCHER_RANKS = pytest.StashKey[launcher.LauncherRanks]()  # on launcher rank 0 only
+_LAUNCHER_RANK = pytest.StashKey[launcher.LauncherRank | None]()
 T = TypeVar("T")
 
 
-def launcher_rank(config: pytest.Config) -> LauncherRank | None:
+def launcher_rank(config: pytest.Config) -> launcher.LauncherRank | None:
     """Return the launcher rank of this process, where `-m` names a platform of several devices.
 
     Called before pytest configures: `-m` is parsed, nothing is collected yet. A malformed launcher
@@ -52,8 +45,8 @@ def launcher_rank(config: pytest.Config) -> LauncherRank | None:
             try:
                 wanted = wanted_platforms(config.getoption("markexpr", ""), read_catalogue(config))
                 if any(platform.devices > 1 for platform in wanted):
-                    found = launcher_rank_from(os.environ)
-            except (LauncherError, CatalogueError) as error:
+                    found = launcher.launcher_rank_from(os.environ)
+            except (launcher.LauncherError, CatalogueError) as error:
                 raise pytest.UsageError(str(error)) from None
         config.stash[_LAUNCHER_RANK] = found
     return config.stash[_LAUNCHER_RANK]
@@ -64,8 +57,8 @@ def launcher_refusal(config: pytest.Config) -> str:
     if launcher_rank(config) is not None:
         return ""
     try:
-        rank = launcher_rank_from(os.environ)
-    except LauncherError as error:
+        rank = launcher.launcher_rank_from(os.environ)
+    except launcher.LauncherError as error:
         return str(error)
     if rank is None:
         return ""
@@ -106,7 +99,7 @@ def serve_launcher_rank(config: pytest.Config) -> None:
     rank = launcher_rank(config)
     if rank is None or rank.rank == 0:
         return
-    status = serve(
+    status = launcher.serve(
         rank,
         command=RankCommand(arguments=worker_arguments(config), directory=config.invocation_params.dir),
         rendezvous_s=read_settings(config).rendezvous_s,
@@ -131,7 +124,7 @@ def hold_launcher_ranks(config: pytest.Config) -> Generator[None, T, T | int]:
     if rank is None or rank.rank != 0:
         return (yield)
     try:
-        ranks = LauncherRanks(rank, rendezvous_s=read_settings(config).rendezvous_s)
+        ranks = launcher.LauncherRanks(rank, rendezvous_s=read_settings(config).rendezvous_s)
     except WorkerError as error:
         raise pytest.UsageError(str(error)) from None
     config.stash[LAUNCHER_RANKS] = ranks
@@ -184,7 +177,7 @@ def whole_machine(config: pytest.Config, own: Machine, catalogue: Catalogue) -> 
 
 
 def merged_machine(
-    own: Machine, rank: LauncherRank, inventories: Iterable[Inventory], catalogue: Catalogue
+    own: Machine, rank: launcher.LauncherRank, inventories: Iterable[launcher.Inventory], catalogue: Catalogue
 ) -> Machine:
     """Return the devices of all launcher ranks as one machine of several nodes; pure.
 

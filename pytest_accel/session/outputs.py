@@ -23,6 +23,7 @@ from pytest_accel.options import baselines_root, data_root, file_to_write, histo
 from pytest_accel.report.columns import columns_and_rows
 from pytest_accel.report.markdown import STEP_SUMMARY, append_step_summary, render_summary
 from pytest_accel.report.terminal import note, padded_rows, screen_width
+from pytest_accel.session import summary
 from pytest_accel.session.accel import SESSION_ID
 from pytest_accel.session.results import (
     ItemReports,
@@ -34,14 +35,6 @@ from pytest_accel.session.results import (
     vanished_result,
 )
 from pytest_accel.session.selection import is_xdist_worker
-from pytest_accel.session.summary import (
-    Line,
-    device_check_lines,
-    other_roots,
-    slowdown_line,
-    summary_lines,
-    write_lines,
-)
 from pytest_accel.stats.causes import common_causes, has_causes
 from pytest_accel.stats.environment import safe_arguments
 from pytest_accel.stats.gate import Outcome
@@ -92,7 +85,7 @@ class Outputs:
         self.benchmarks: dict[str, pytest.Item] = {}
         self.reported: dict[str, ItemReports] = {}
         self.final: SessionResults | None = None  # once the session has ended
-        self.lines: list[Line] = []  # files that were written, or why they were not
+        self.lines: list[summary.Line] = []  # files that were written, or why they were not
         self.findings: tuple[Mapping[str, Scalar], ...] = ()
         self.complete = True  # whether all requested files were written
         # /dev/stdout may be a file that another process writes to: only the end is written there.
@@ -201,7 +194,7 @@ class Outputs:
     def revision(self) -> str:
         return revision_of(self.config.rootpath)
 
-    def session_lines(self) -> list[Line]:
+    def session_lines(self) -> list[summary.Line]:
         session = self.session
         unmatched = session.references.unmatched(session.collected) if session.cases else ()
         losing = [case.causes() for case in session.cases.values() if has_causes(case.verdict)]
@@ -212,11 +205,11 @@ class Outputs:
                 for each in unmatched
             ),
             session.repeats.time_note,
-            *other_roots(session.cases.values(), self.settings, self.config.rootpath),
+            *summary.other_roots(session.cases.values(), self.settings, self.config.rootpath),
         ]
         return [
-            *([(slowdown_line(self.settings), _YELLOW)] if self.settings.slowdown else []),
-            *device_check_lines(session.workers.device_checks),
+            *([(summary.slowdown_line(self.settings), _YELLOW)] if self.settings.slowdown else []),
+            *summary.device_check_lines(session.workers.device_checks),
             *((note("", text), _YELLOW) for text in notes if text),
         ]
 
@@ -301,7 +294,7 @@ class Outputs:
     @pytest.hookimpl(trylast=True)  # below the table of pytest-benchmark
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         self.attempt("the summary is incomplete", lambda: self.write_terminal(terminalreporter))
-        write_lines(terminalreporter, self.lines)
+        summary.write_lines(terminalreporter, self.lines)
 
     def write_terminal(self, terminal: pytest.TerminalReporter) -> None:
         if self.final is None:
@@ -316,11 +309,11 @@ class Outputs:
                 terminal.write("\n")
             for text in left_out:
                 terminal.write_line(text)
-        lines: Sequence[Line] = [
-            *summary_lines(self.config, self.settings, results, self.findings),
+        lines: Sequence[summary.Line] = [
+            *summary.summary_lines(self.config, self.settings, results, self.findings),
             *self.session_lines(),
         ]
-        write_lines(terminal, lines)
+        summary.write_lines(terminal, lines)
 
 
 def _why(error: Exception) -> str:

@@ -21,22 +21,8 @@ from pytest_accel.stats.measurement import Measurement
 from pytest_accel.stats.quantities import si
 from pytest_accel.stats.results import ReferenceFigure, ScalingPoint, scaling_figure
 from pytest_accel.stats.run import baseline_key
+from pytest_accel.storage import references
 from pytest_accel.storage.baselines import BaselineStore
-from pytest_accel.storage.references import (
-    METRICS,
-    Expectation,
-    Figure,
-    configuration_differences,
-    expectation_of,
-    expected_for,
-    linked_figures,
-    matches_pattern,
-    published_folder,
-    ratio_to,
-    read_expectations,
-    read_published,
-    similar_links,
-)
 
 EXPECTED = "pyproject.toml"  # the source of a site's own expectations
 
@@ -50,30 +36,30 @@ class References:
         self.settings = settings
 
     @cached_property
-    def figures(self) -> tuple[Figure, ...]:
+    def figures(self) -> tuple[references.Figure, ...]:
         try:
-            sources = read_published(published_folder(self.baselines))
+            sources = references.read_published(references.published_folder(self.baselines))
         except ValueError as error:
             raise pytest.UsageError(str(error)) from None
         return tuple(figure for source in sources for figure in source.figures)
 
     @cached_property
-    def expectations(self) -> Mapping[str, Mapping[str, Expectation]]:
+    def expectations(self) -> Mapping[str, Mapping[str, references.Expectation]]:
         try:
-            return read_expectations(self.rootpath / EXPECTED)
+            return references.read_expectations(self.rootpath / EXPECTED)
         except ValueError as error:
             raise pytest.UsageError(str(error)) from None
 
-    def of(self, item: pytest.Item, settings: Settings) -> tuple[Figure, ...]:
+    def of(self, item: pytest.Item, settings: Settings) -> tuple[references.Figure, ...]:
         """Return the figures that a benchmark's marker links to; refuse a link that matches none."""
         if not settings.reference:
             return ()
         link = _filled(settings.reference, item)
-        found = linked_figures(self.figures, link)
+        found = references.linked_figures(self.figures, link)
         fixed, brace, _ = settings.reference.partition("{")  # a study need not have every parameter's row
-        is_known = bool(brace) and bool(linked_figures(self.figures, fixed.rstrip("/")))
+        is_known = bool(brace) and bool(references.linked_figures(self.figures, fixed.rstrip("/")))
         if self.figures and not found and not is_known:
-            hint = similar_links(self.figures, link)
+            hint = references.similar_links(self.figures, link)
             raise pytest.UsageError(
                 f"{item.nodeid}: reference={settings.reference!r} leads to no published figure.{hint}"
             )
@@ -81,9 +67,8 @@ class References:
 
     def unmatched(self, node_ids: Collection[str]) -> list[str]:
         """Return expectations that match no benchmark at all, such as misspelt ones."""
-        return [
-            name for name in self.expectations if not any(matches_pattern(name, each) for each in node_ids)
-        ]
+        matches = references.matches_pattern
+        return [name for name in self.expectations if not any(matches(name, each) for each in node_ids)]
 
     def refuse_unknown_platforms(self, catalogue: Catalogue) -> None:
         for name, by_platform in self.expectations.items():
@@ -106,7 +91,7 @@ class References:
         measured = {(metric, each.unit): each.value for metric, each in values.items()}
         measured[THROUGHPUT, f"{now.unit}/s"] = case.throughput  # of all runs
         for figure in self.of(case.item, case.settings):
-            if METRICS[figure.metric] is None:
+            if references.METRICS[figure.metric] is None:
                 continue
             gate = self._gate(figure, case)
             yield ReferenceFigure(
@@ -116,22 +101,22 @@ class References:
                 metric=figure.metric,
                 unit=figure.unit,
                 value=figure.value,
-                ratio=ratio_to(figure, measured),
+                ratio=references.ratio_to(figure, measured),
                 flags=figure.flags,
-                differs=configuration_differences(figure, now.configuration),
+                differs=references.configuration_differences(figure, now.configuration),
                 gated=gate is not None,
                 shortfall=gate.shortfall(case.throughput, f"{now.unit}/s") if gate else "",
             )
 
-    def _gate(self, figure: Figure, case: Case) -> Expectation | None:
+    def _gate(self, figure: references.Figure, case: Case) -> references.Expectation | None:
         """Return the expectation of a published throughput of this platform, where --accel-reference gates."""
         tolerance = self.settings.gate_reference
         if tolerance is None or figure.platform != str(case.platform) or figure.metric != THROUGHPUT:
             return None
-        return expectation_of(figure, tolerance)
+        return references.expectation_of(figure, tolerance)
 
     def _expected(self, case: Case) -> Iterator[ReferenceFigure]:
-        expected = expected_for(self.expectations, case.node_id, str(case.platform))
+        expected = references.expected_for(self.expectations, case.node_id, str(case.platform))
         if expected is None:
             return
         unit = f"{case.latest.unit}/s"

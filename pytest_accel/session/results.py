@@ -12,16 +12,9 @@ from pathlib import Path
 import pytest
 
 from pytest_accel.measure.rounds import PILOT_STEPS
+from pytest_accel.report import terminal
 from pytest_accel.report.columns import METRICS_IN_COLUMNS
 from pytest_accel.report.history import recurring
-from pytest_accel.report.terminal import (
-    frozen_text,
-    line_of,
-    platform_text,
-    slow_runs,
-    unsteady,
-    vanished_text,
-)
 from pytest_accel.report.verdicts import REPLACE_RUNS, fails, word
 from pytest_accel.session.case import Case
 from pytest_accel.session.worker_process import cause_of, text_of
@@ -78,9 +71,9 @@ def lines_of(case: Case) -> list[ReportLine]:
     others = [each for each in verdicts if each not in failing and not (failing and each.wants_another_run)]
     return [
         *([ReportLine(text=case.recorded, status=Ending.RECORDED)] if case.recorded else []),
-        *map(line_of, failing),
+        *map(terminal.line_of, failing),
         *(ReportLine(text=text, status=Ending.FAILED) for text in case.unmet),
-        *map(line_of, others),
+        *map(terminal.line_of, others),
         *(ReportLine(text=text) for text in dict.fromkeys(_notes(case))),
     ]
 
@@ -98,10 +91,10 @@ def _notes(case: Case) -> Iterator[str]:
     if change := describe_loss_change([run.loss for run in case.comparable_runs()], now.run.loss):
         yield f"numerics changed: loss after {PILOT_STEPS} seeded steps {change}"
     if not now.steady:
-        yield unsteady(now.run.warmup_s)
+        yield terminal.unsteady(now.run.warmup_s)
     if case.outcome not in LOSSES and case.verdict and case.verdict.slow_group:
         yield (
-            f"{slow_runs(case.verdict)}, which the others do not confirm: a throttled process, or a rare slow mode. "
+            f"{terminal.slow_runs(case.verdict)}, which the others do not confirm: a throttled process, or a rare slow mode. "
             "The history counts it."
         )
     if often := recurring(case.slow_sessions):
@@ -132,7 +125,7 @@ def _recording_notes(case: Case) -> Iterator[str]:
     if quality.provisional and not quality.is_surely_noisy:
         yield f"provisional ({quality.provisional}): record again on other days, runs of one session resemble each other"
     if case.frozen is not None:
-        yield frozen_text(case.frozen)
+        yield terminal.frozen_text(case.frozen)
     if quality.no_gate:
         yield f"{quality.no_gate}, so that every verdict on it will be {word(Ending.NOT_GATED)}"
     if quality.is_surely_noisy:
@@ -248,14 +241,14 @@ def item_result(item: pytest.Item, reported: ItemReports) -> Result:
 
 def vanished_result(node_id: str, command: Sequence[str], *, failed: bool) -> Result:
     path, vanished = node_id.partition("::")[0], Outcome.VANISHED
-    lines = (ReportLine(text=vanished_text(node_id, command), status=vanished),)
+    lines = (ReportLine(text=terminal.vanished_text(node_id, command), status=vanished),)
     suite = suite_of(path)
     return Result(benchmark=node_id, suite=suite, status=vanished, failed=failed, lines=lines, file=path)
 
 
 def platform_result(platform: str, found: PlatformShift, notes: Iterable[str]) -> Result:
     """Return the slowdown that all benchmarks of a platform share."""
-    decided = ReportLine(text=platform_text(found), status=Outcome.REGRESSED)
+    decided = ReportLine(text=terminal.platform_text(found), status=Outcome.REGRESSED)
     return Result(
         benchmark=platform,
         platform=platform,

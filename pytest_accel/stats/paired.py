@@ -64,10 +64,7 @@ def paired_policy(tolerance: float | None, max_blocks: int = DEFAULT_BLOCKS) -> 
 
 
 def judge_pairs(
-    old: Sequence[Run],
-    new: Sequence[Run],
-    tolerance: float | None = None,
-    max_blocks: int = DEFAULT_BLOCKS,
+    old: Sequence[Run], new: Sequence[Run], tolerance: float | None = None, max_blocks: int = DEFAULT_BLOCKS
 ) -> Verdict:
     """Judge the new environment by its pairs with the old one so far; between two tests nothing is decided."""
     policy, schedule = paired_policy(tolerance, max_blocks), decision_points(max_blocks)

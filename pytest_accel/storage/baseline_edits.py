@@ -10,14 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from pytest_accel.stats.baseline_quality import (
-    NO_GATE,
-    BaselineQuality,
-    NoisePrior,
-    auto_tolerance,
-    baseline_quality,
-    platform_prior,
-)
+from pytest_accel.stats import baseline_quality as quality
+from pytest_accel.stats.baseline_quality import NoisePrior
 from pytest_accel.stats.comparison import is_stored, slowed_text, was_slowed, why_unusable
 from pytest_accel.stats.environment import describe, diff_identity
 from pytest_accel.stats.gate import LOSSES, Outcome, Policy
@@ -138,7 +132,10 @@ EntryEdit: TypeAlias = Callable[[str, BaselineEntry, NoisePrior], tuple[str, Bas
 def priors_of(store: BaselineStore, files: Iterable[BaselineFile]) -> dict[str, NoisePrior]:
     """Return the noise prior of each platform of these files."""
     platforms = {file.platform for file in files}
-    return {platform: platform_prior(baselines.runs_of_platform(store, platform)) for platform in platforms}
+    return {
+        platform: quality.platform_prior(baselines.runs_of_platform(store, platform))
+        for platform in platforms
+    }
 
 
 def edit_baselines(
@@ -212,10 +209,10 @@ def set_tolerance(tolerance: Tolerance, *, noisy_only: bool = False) -> EntryEdi
     """Return the edit that stores another tolerance; with `noisy_only` of benchmarks too noisy for theirs."""
 
     def edit(_key: str, entry: BaselineEntry, prior: NoisePrior) -> tuple[str, BaselineEntry] | None:
-        now = baseline_quality(entry.runs, entry.tolerance, prior)
+        now = quality.baseline_quality(entry.runs, entry.tolerance, prior)
         if noisy_only and not now.too_noisy:
             return None
-        new = auto_tolerance(entry.runs, prior) if tolerance == "auto" else tolerance
+        new = quality.auto_tolerance(entry.runs, prior) if tolerance == "auto" else tolerance
         if tolerance == "auto" and (problem := _refused_auto(now, new or 0.0)):
             return f"left at {percent(now.tolerance)}: {problem}", entry
         new = None if new is None else baselines.rounded(new)
@@ -223,17 +220,17 @@ def set_tolerance(tolerance: Tolerance, *, noisy_only: bool = False) -> EntryEdi
             return None
         then = Policy().tolerance if new is None else new
         text = f"tolerance {percent(then)}, {percent(now.tolerance)} before; its runs resolve {percent(now.resolution)}"
-        if then > NO_GATE:
+        if then > quality.NO_GATE:
             text += ": that is no gate, it catches a breakdown and nothing else"
         return text, dataclasses.replace(entry, tolerance=new)
 
     return edit
 
 
-def _refused_auto(now: BaselineQuality, tolerance: float) -> str:
+def _refused_auto(now: quality.BaselineQuality, tolerance: float) -> str:
     if now.provisional:
         return f"provisional ({now.provisional}): record the rest first"
-    if tolerance > NO_GATE:
+    if tolerance > quality.NO_GATE:
         return (
             f"its runs resolve {percent(now.resolution)}, too little for a gate: quieten the machine "
             "(pytest-accel doctor), or name a number"
@@ -252,8 +249,7 @@ def remove(keys: Collection[str]) -> EntryEdit:
 
 
 def check_baselines(
-    root: Path,
-    is_platform: Callable[[str], bool] = lambda _name: True,
+    root: Path, is_platform: Callable[[str], bool] = lambda _name: True
 ) -> Iterator[tuple[Path, list[StorageError]]]:
     """Yield every file below a root of baselines with its faults; a file that cannot be read has its first one.
 

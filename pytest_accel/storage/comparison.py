@@ -111,10 +111,7 @@ def compare(
     shown = _metrics(metrics, present) if keys else []
     rows = [row for metric in shown for key in keys for row in _rows(key, metric, sides, values, held_to)]
     return Comparison(
-        sides=tuple(sides),
-        held_to=held_to,
-        rows=tuple(rows),
-        judged=tuple(_judged(keys, sides, tolerance)),
+        sides=tuple(sides), held_to=held_to, rows=tuple(rows), judged=tuple(_judged(keys, sides, tolerance))
     )
 
 

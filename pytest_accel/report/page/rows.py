@@ -142,8 +142,7 @@ COLUMNS = (
     PageColumn(
         *("noise", "±"),
         lambda result: _figure(
-            result.plus_minus if result.runs else None,
-            lambda noise: noise_percent(noise, len(result.runs)),
+            result.plus_minus if result.runs else None, lambda noise: noise_percent(noise, len(result.runs))
         ),
         f"95 % interval of run-to-run noise; {ASSUMED} of a single run, which shows none: it is assumed",
         right=True,

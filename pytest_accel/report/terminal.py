@@ -9,10 +9,11 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+
+from _pytest._io import TerminalWriter
 
 from pytest_accel.report.verdicts import deciding, removal, word
-from pytest_accel.stats.baseline_quality import MOST_RESOLVED, NO_GATE, FrozenTolerance
+from pytest_accel.stats.baseline_quality import MOST_RESOLVED, NO_GATE
 from pytest_accel.stats.causes import Cause, cause_lines
 from pytest_accel.stats.environment import Change, describe, describe_briefly, is_setting
 from pytest_accel.stats.gate import THROUGHPUT, Estimate, Outcome, Verdict, loss
@@ -20,9 +21,6 @@ from pytest_accel.stats.metric_gates import ANCHOR, PlatformShift, less_is_bette
 from pytest_accel.stats.quantities import clipped, counted, minutes, percent, printable, seconds
 from pytest_accel.stats.results import Ending, ReportLine, Result, status_of
 from pytest_accel.stats.run import MAX_RUNS
-
-if TYPE_CHECKING:
-    from _pytest._io import TerminalWriter
 
 GAP = "  "
 _NARROWEST = 12  # characters of a clipped cell
@@ -76,21 +74,25 @@ def platform_line(platform: str, found: PlatformShift) -> str:
     return line_text(platform, ReportLine(text=platform_text(found), status=Outcome.REGRESSED))
 
 
-def frozen_text(found: FrozenTolerance) -> str:
-    """Return what tolerance="auto" came to; a frozen tolerance changes only on request."""
-    if found.stored is None:
+def frozen_text(*, chosen: float, stored: float | None, before: float | None = None) -> str:
+    """Return what tolerance="auto" came to; a frozen tolerance changes only on request.
+
+    `chosen` is what the runs that are stored now resolve, `stored` what the benchmark is judged by: None where the recording
+    was not finished. `before` was in the baseline before.
+    """
+    if stored is None:
         return (
             "tolerance auto: not frozen, the recording was not finished; its runs resolve "
-            f"{percent(found.chosen)} so far: record the rest with --accel-record --accel-tolerance=auto"
+            f"{percent(chosen)} so far: record the rest with --accel-record --accel-tolerance=auto"
         )
-    here = f"tolerance auto: {percent(found.stored)}"
-    if found.stored != found.before:  # the baseline is new, or was replaced
-        is_wider = found.before is not None and found.stored > found.before
-        return f"{here}, frozen in its baseline{f', wider than the {percent(found.before or 0)} before' if is_wider else ''}"
-    if found.chosen == found.before:
+    here = f"tolerance auto: {percent(stored)}"
+    if stored != before:  # the baseline is new, or was replaced
+        wider = f", wider than the {percent(before)} before" if before is not None and stored > before else ""
+        return f"{here}, frozen in its baseline{wider}"
+    if chosen == before:
         return f"{here} stays, as it was frozen"
     return (
-        f"{here} stays, as it was frozen; its runs resolve {percent(found.chosen)} by now: quieten the machine "
+        f"{here} stays, as it was frozen; its runs resolve {percent(chosen)} by now: quieten the machine "
         '(pytest-accel doctor), or move it with --accel-update --accel-reason "..."'
     )
 

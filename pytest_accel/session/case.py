@@ -14,7 +14,7 @@ from pytest_accel.options import Settings
 from pytest_accel.platforms.catalogue import PlatformName
 from pytest_accel.session.device import WAITED_S, Unfit
 from pytest_accel.stats import metric_gates
-from pytest_accel.stats.baseline_quality import DEFAULT_PRIOR, BaselineQuality, FrozenTolerance, NoisePrior
+from pytest_accel.stats.baseline_quality import DEFAULT_PRIOR, BaselineQuality, NoisePrior
 from pytest_accel.stats.causes import Cause, causes_of, disagreement, disturbance, kernel_causes
 from pytest_accel.stats.comparison import configuration_changes
 from pytest_accel.stats.environment import Change, Environment, describe, diff, diff_identity
@@ -60,7 +60,7 @@ class Case:
     unfit: Unfit | None = None  # it did not fit in memory
     recorded: str = ""  # in words, when recording
     quality: BaselineQuality | None = None  # of its baseline, after recording
-    frozen: FrozenTolerance | None = None  # the tolerance that "auto" stored
+    frozen: str = ""  # the tolerance that "auto" stored, in words
     references: tuple[ReferenceFigure, ...] = ()  # published, or expected by the site
 
     @property
@@ -224,9 +224,7 @@ class Case:
         """
         asked = self.settings.fixed_tolerance
         widest = max(self.plain_policy.tolerance, Policy().tolerance) if asked is None else asked
-        return {
-            name: widest if tolerance is None else tolerance for name, tolerance in self.latest.gates.items()
-        }
+        return {name: widest if each is None else each for name, each in self.latest.gates.items()}
 
     def judge(self) -> None:
         """Compare what was measured with what is stored."""
@@ -277,9 +275,8 @@ class Case:
         if not self.measurements:
             return self._invalid()
         if self.entry is None:
-            missing = (
-                self._stored_with_other_data() or f"baselines of {self.disk_name} hold no {self.item.name}"
-            )
+            missing = f"baselines of {self.disk_name} hold no {self.item.name}"
+            missing = self._stored_with_other_data() or missing
             return self._verdict(Outcome.NO_BASELINE, f"{missing}; record it with --accel-record")
         why = self.stale()
         return self._verdict(Outcome.STALE_BASELINE, why) if why else None
@@ -296,9 +293,8 @@ class Case:
             return ""
         real = is_real(self.latest.configuration)
         known, now = ("synthetic", "real") if real else ("real", "synthetic")
-        return (
-            f"baselines of {self.disk_name} hold {self.item.name} with {known} data, and not with {now} data"
-        )
+        stored = f"baselines of {self.disk_name} hold {self.item.name} with {known} data"
+        return f"{stored}, and not with {now} data"
 
     def _does_not_fit(self, unfit: Unfit) -> Verdict:
         """Return REGRESSED where this configuration used to fit, else DOES-NOT-FIT; an unbuilt step counts as stored."""
@@ -312,9 +308,8 @@ class Case:
         return self._verdict(Outcome.REGRESSED, f"does not fit any more: {unfit.text}; {before}")
 
     def _verdict(self, outcome: Outcome, reason: str) -> Verdict:
-        return Verdict(
-            outcome=outcome, tolerance=self.policy.tolerance, runs=len(self.measurements), reason=reason
-        )
+        tolerance, runs = self.policy.tolerance, len(self.measurements)
+        return Verdict(outcome=outcome, tolerance=tolerance, runs=runs, reason=reason)
 
     def stale(self) -> str:
         """Return why the stored runs cannot be compared with the measured ones; empty where they can."""

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from pytest_accel import __version__
+from pytest_accel.report.terminal import frozen_text
 from pytest_accel.session.case import Case
 from pytest_accel.session.results import ItemReports, case_result, environments_of
-from pytest_accel.stats.baseline_quality import FrozenTolerance, auto_tolerance, baseline_quality
+from pytest_accel.stats.baseline_quality import auto_tolerance, baseline_quality
 from pytest_accel.stats.gate import interval
 from pytest_accel.stats.quantities import counted, noise_percent
 from pytest_accel.stats.results import Ending, SessionResults
@@ -83,13 +84,12 @@ def record(case: Case, store: BaselineStore, session_id: str) -> None:
             ledger=(line,),
         )
         environments = [each.environment for each in case.measurements]
-        file = store.record(
-            case.disk_name, case.suite, case.key, entry, environments, replace=settings.update
-        )
+        place = (case.disk_name, case.suite, case.key)
+        file = store.record(*place, entry, environments, replace=settings.update)
     except ValueError as error:
         # Only a BaselineError names its file; other values are refused before there is one.
-        place = "" if isinstance(error, BaselineError) else f"{case.label}: cannot be stored: "
-        _keep(case, f"{place}{error}", session_id, at)
+        what = "" if isinstance(error, BaselineError) else f"{case.label}: cannot be stored: "
+        _keep(case, f"{what}{error}", session_id, at)
         return
     precision = noise_percent(interval(case.runs, case.policy).relative_high, len(case.runs))
     case.recorded = f"recorded {counted(len(case.runs), 'run')}, ± {precision}"
@@ -99,7 +99,7 @@ def record(case: Case, store: BaselineStore, session_id: str) -> None:
     case.quality = baseline_quality(stored.runs, settings.fixed_tolerance or stored.tolerance, case.prior)
     if auto is not None:
         known = case.entry.tolerance if case.entry else None
-        case.frozen = FrozenTolerance(chosen=auto, stored=stored.tolerance, before=known)
+        case.frozen = frozen_text(chosen=auto, stored=stored.tolerance, before=known)
 
 
 def refuse_mixture(case: Case) -> None:

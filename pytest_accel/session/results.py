@@ -124,8 +124,8 @@ def _recording_notes(case: Case) -> Iterator[str]:
         yield f"{measured} of {counted(wanted, 'run')}: record the rest with --accel-record={wanted - measured}"
     if quality.provisional and not quality.is_surely_noisy:
         yield f"provisional ({quality.provisional}): record again on other days, runs of one session resemble each other"
-    if case.frozen is not None:
-        yield terminal.frozen_text(case.frozen)
+    if case.frozen:
+        yield case.frozen
     if quality.no_gate:
         yield f"{quality.no_gate}, so that every verdict on it will be {word(Ending.NOT_GATED)}"
     if quality.is_surely_noisy:

@@ -142,15 +142,6 @@ class BaselineQuality:
         return bool(self.too_noisy) and self.runs >= _MIN_RUNS_FOR_NOISE and not outweighed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrozenTolerance:
-    """Result of recording with tolerance="auto": chosen once, and moved only on request."""
-
-    chosen: float  # from the runs that are stored now
-    stored: float | None  # that the benchmark is judged by; None where the recording was not finished
-    before: float | None = None  # in the baseline before
-
-
 def baseline_quality(
     runs: Sequence[Run], tolerance: float | None, prior: NoisePrior = DEFAULT_PRIOR
 ) -> BaselineQuality:

@@ -14,7 +14,6 @@ from pytest_accel.stats.baseline_quality import (
     DEFAULT_PRIOR,
     PRIOR_DEGREES_RANGE,
     PRIOR_NOISE_RANGE,
-    FrozenTolerance,
     NoisePrior,
     auto_tolerance,
     baseline_quality,
@@ -87,16 +86,16 @@ class TestAuto:
         assert rounded_up(loss) < loss + 0.005 + 1e-8
 
     def test_that_would_be_another_by_now_is_said_in_both_directions(self):
-        stays = frozen_text(FrozenTolerance(chosen=0.06, stored=0.04, before=0.04))
+        stays = frozen_text(chosen=0.06, stored=0.04, before=0.04)
         assert stays.startswith("tolerance auto: 4.0 % stays, as it was frozen; its runs resolve 6.0 % ")
-        narrower = frozen_text(FrozenTolerance(chosen=0.03, stored=0.04, before=0.04))
+        narrower = frozen_text(chosen=0.03, stored=0.04, before=0.04)
         assert "4.0 % stays, as it was frozen; its runs resolve 3.0 % by now: " in narrower
-        same = frozen_text(FrozenTolerance(chosen=0.04, stored=0.04, before=0.04))
+        same = frozen_text(chosen=0.04, stored=0.04, before=0.04)
         assert same.endswith("4.0 % stays, as it was frozen")
-        anew = frozen_text(FrozenTolerance(chosen=0.06, stored=0.06, before=0.04))
+        anew = frozen_text(chosen=0.06, stored=0.06, before=0.04)
         assert anew.endswith("auto: 6.0 %, frozen in its baseline, wider than the 4.0 % before")
-        assert "wider" not in frozen_text(FrozenTolerance(chosen=0.03, stored=0.03, before=0.04))
-        assert frozen_text(FrozenTolerance(chosen=0.03, stored=0.03)).endswith("frozen in its baseline")
+        assert "wider" not in frozen_text(chosen=0.03, stored=0.03, before=0.04)
+        assert frozen_text(chosen=0.03, stored=0.03).endswith("frozen in its baseline")
 
 
 # --- the prior of a platform ------------------------------------------------------------------------

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
 
 import pytest
 
@@ -19,11 +19,7 @@ from pytest_accel.platforms.catalogue import (
 )
 from pytest_accel.stats.quantities import did_you_mean
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Test = TypeVar("Test", bound=Callable[..., object])
-
+Test = TypeVar("Test", bound=Callable[..., object])
 CATALOGUE = pytest.StashKey[Catalogue]()
 BENCHMARK_FIXTURE = "accel"  # an item that takes it, directly or through `train` and `infer`, is a benchmark
 DEVICE_FIXTURE = "accel_device"

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import pytest
 from _pytest.outcomes import Skipped  # pytest.skip.Exception, under the name that mypy knows as a class
 
-from pytest_accel.distributed.worker import bind_rank
+from pytest_accel.distributed.worker import RankConnection, bind_rank
 from pytest_accel.markers import is_benchmark
 from pytest_accel.measure.device import (
     CpuDevice,
@@ -32,10 +32,7 @@ from pytest_accel.session.selection import SELECTION
 from pytest_accel.stats.environment import Environment
 from pytest_accel.stats.run import Scalar
 
-if TYPE_CHECKING:
-    from pytest_accel.distributed.worker import RankConnection
-
-RANK_END = pytest.StashKey["RankConnection"]()  # set in a worker process only
+RANK_END = pytest.StashKey[RankConnection]()  # set in a worker process only
 BINDING = pytest.StashKey[str]()  # in words, for the environment of a measurement
 WAITED_S = pytest.StashKey[float]()  # spent by this session waiting for its devices
 # When the log had its last line of progress: runs may be shorter than its interval.

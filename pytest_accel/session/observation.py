@@ -7,10 +7,13 @@ import platform as host
 import time
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Self
+from typing import Self
+
+import pytest
 
 from pytest_accel.distributed.processes import ancestry, descendants
 from pytest_accel.measure.monitor import MONITORS, AmdMonitor, NvmlMonitor, SamplingThread
+from pytest_accel.measure.rounds import Ranks
 from pytest_accel.measure.validity import Validity, assess
 from pytest_accel.platforms.catalogue import DetectedDevice
 from pytest_accel.power.source import PowerSource, from_hook, open_sources, problems
@@ -23,11 +26,6 @@ from pytest_accel.stats.energy import (
     peak_total_w,
     total_j,
 )
-
-if TYPE_CHECKING:
-    import pytest
-
-    from pytest_accel.measure.rounds import Ranks
 
 
 class Observation:
@@ -56,10 +54,6 @@ class Observation:
         self._after_j: dict[str, float] = {}
         self._begin_s = self._end_s = 0.0
         self._opened = ExitStack()
-
-    @property
-    def name(self) -> str:
-        return " and ".join(source.name for source in self._sources)
 
     def __enter__(self) -> Self:
         hardware = self._hardware
@@ -135,8 +129,7 @@ class Observation:
         found = energy_metrics(energy, window, steps=steps, devices=len(self._powered), tdp_w=tdp_w)
         unread = problems(self._sources) if "energy_j" not in found else ()
         if not self._powered and any(rail.scope == "device" for rail in rails):
-            unread = (
-                *unread,
+            unread += (
                 "rails of scope 'device' are of no use here: this platform has no device but the node",
             )
         doubts = (*self._problems, *unread, *energy.problems, *self._watch.problems)

@@ -159,22 +159,12 @@ class Outputs:
     def results(self, exit_status: int) -> SessionResults:
         cases, shifts = self.session.cases, self.session.repeats.shifts
         command = safe_arguments(list(map(str, self.config.invocation_params.args)))
-        results = (
-            *(
-                case_result(case, self.reported.get(node_id, ItemReports()))
-                for node_id, case in cases.items()
-            ),
-            *(
-                item_result(self.benchmarks[node_id], reports)
-                for node_id, reports in self.reported.items()
-                if node_id not in cases
-            ),
-            *(
-                vanished_result(node_id, command, failed=self.settings.vanished == "fail")
-                for node_id in self.session.vanished
-            ),
-            *(platform_result(name, found, shifts.notes[name]) for name, found in shifts.found.items()),
-        )
+        results = [case_result(case, self.reported.get(name, ItemReports())) for name, case in cases.items()]
+        others = {name: reports for name, reports in self.reported.items() if name not in cases}
+        results += [item_result(self.benchmarks[name], reports) for name, reports in others.items()]
+        fails = self.settings.vanished == "fail"
+        results += [vanished_result(name, command, failed=fails) for name in self.session.vanished]
+        results += [platform_result(name, found, shifts.notes[name]) for name, found in shifts.found.items()]
         return SessionResults(
             session=self.config.stash[SESSION_ID],
             at=self.at.isoformat(timespec="seconds"),
@@ -185,7 +175,7 @@ class Outputs:
             revision=self.revision,
             command=command,
             environments=environments_of(cases.values()),
-            results=results,
+            results=tuple(results),
             remarks=tuple(text for text, _ in self.session_lines()),
             findings=self.findings,
         )

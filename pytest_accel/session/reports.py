@@ -6,10 +6,11 @@ import builtins
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import pytest
 from _pytest._code.code import ReprFileLocation  # what pytest's short summary and JUnit read
+from _pytest._io import TerminalWriter
 
 from pytest_accel.options import Settings
 from pytest_accel.report.terminal import brief, explain, explanation, fitted, line_text
@@ -26,9 +27,6 @@ from pytest_accel.stats.gate import Outcome, Verdict
 from pytest_accel.stats.metric_gates import total_slowdown
 from pytest_accel.stats.results import Ending, Status
 from pytest_accel.storage.baselines import BaselineStore
-
-if TYPE_CHECKING:
-    from _pytest._io import TerminalWriter
 
 Phase = Literal["setup", "call", "teardown"]
 

@@ -246,9 +246,8 @@ class BenchmarkSession:
         else:
             same = nextitem if nextitem is not None and self.shape_of(nextitem) == shape else None
             with live_progress(self.config, item.name, left_s=self.left_s) as progress:
-                found = self.workers.run(
-                    item, shape.platform, settings_of(item), progress, fresh=False, nextitem=same
-                )
+                settings = settings_of(item)
+                found = self.workers.run(item, shape.platform, settings, progress, fresh=False, nextitem=same)
         record_warnings(item, found.warnings)
         reports = reports_of_workers(item, found, nextitem, seconds=time.monotonic() - start_s)
         case = self.cases.get(item.nodeid)
@@ -348,13 +347,11 @@ class BenchmarkSession:
         self.vanished = find_vanished(self.config, self.store, machine, satisfied, self.collected)
         if self.settings.vanished == "fail":
             arguments = [*map(str, self.config.invocation_params.args)]
+            short = f"{word(Outcome.VANISHED)}: in the baseline, and not found"
             for node_id in self.vanished:
                 line = ReportLine(text=vanished_text(node_id, arguments), status=Outcome.VANISHED)
-                path = node_id.partition("::")[0]
-                text, short = line_text(node_id, line), "in the baseline, and not found"
-                report = failed_report(
-                    node_id, path, text, Outcome.VANISHED, f"{word(Outcome.VANISHED)}: {short}"
-                )
+                path, text = node_id.partition("::")[0], line_text(node_id, line)
+                report = failed_report(node_id, path, text, Outcome.VANISHED, short)
                 self.config.hook.pytest_runtest_logreport(report=report)
 
     # --- reporting ------------------------------------------------------------------------------

@@ -152,11 +152,8 @@ def _reference_lines(settings: Settings, measured: Sequence[Result]) -> Iterator
         lines = [reference_line(result.label, each) for result, each in references if each.ratio is not None]
         for line in lines or ["note: nothing was published that these benchmarks could stand beside"]:
             yield line, {}
-    if (
-        not settings.record
-        and settings.gate_reference is not None
-        and not any(each.gated for _, each in references)
-    ):
+    is_gated = settings.gate_reference is not None and not settings.record
+    if is_gated and not any(each.gated for _, each in references):
         text = (
             "--accel-reference: no throughput was published for these benchmarks on this platform, so that "
             "nothing was gated on. What a site expects of its own machines goes into pyproject.toml (docs/references.md)"
@@ -200,9 +197,7 @@ def unmet_lines(unmet: Iterable[str], *, measured: bool) -> Iterator[str]:
 
 def _remedy_lines(config: pytest.Config, settings: Settings, measured: Sequence[Result]) -> Iterator[Line]:
     """Yield the one command that records what has no baseline."""
-    missing = [
-        result for result in measured if result.verdict and result.verdict.outcome is Outcome.NO_BASELINE
-    ]
+    missing = [each for each in measured if each.verdict and each.verdict.outcome is Outcome.NO_BASELINE]
     if not missing:
         return
     platforms = ", ".join(sorted({result.disk_name for result in missing}))

@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from pytest_accel.platforms.catalogue import project_table
 from pytest_accel.stats.quantities import did_you_mean, percent, si
 from pytest_accel.stats.run import LARGEST_METRIC, Scalar, is_real
 from pytest_accel.storage.baselines import MAX_BYTES, PUBLISHED
@@ -228,8 +229,6 @@ def matches_pattern(name: str, node_id: str) -> bool:
 
 def read_expectations(pyproject: Path) -> Mapping[str, Mapping[str, Expectation]]:
     """Return `[tool.pytest-accel.references]`: by node id or pattern, then by platform; empty without such a table."""
-    from pytest_accel.platforms.catalogue import project_table
-
     found: dict[str, dict[str, Expectation]] = {}
     for name, table in project_table(pyproject, PYPROJECT_TABLE).items():
         # Only the name of the file: the id must not change with the folder of a checkout.

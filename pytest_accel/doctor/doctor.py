@@ -60,9 +60,8 @@ def examine(
         checked, late = check.wait(FILES_LIMIT_S, [])
         found += [*late, *checked]
     # Last, after our own threads have ended, so that it observes other processes only.
-    observed, late = Check(host.LOAD, "/proc", partial(host.examine_load, files, cpus, pause)).wait(
-        FILES_LIMIT_S, []
-    )
+    load = Check(host.LOAD, "/proc", partial(host.examine_load, files, cpus, pause))
+    observed, late = load.wait(FILES_LIMIT_S, [])
     return (*found, *late, *observed)
 
 

@@ -267,9 +267,8 @@ def _mig(gpu: Gpu, sheet: Sheet) -> Finding:
 
 
 def _pcie(gpu: Gpu, sheet: Sheet) -> Finding | None:
-    now, most = (
-        (gpu.get(f"{which}PcieLinkGeneration"), gpu.get(f"{which}PcieLinkWidth")) for which in ("Curr", "Max")
-    )
+    names = ("PcieLinkGeneration", "PcieLinkWidth")
+    now, most = ([gpu.get(f"{which}{name}") for name in names] for which in ("Curr", "Max"))
     if not all((*now, *most)):
         return None
     text = f"generation {now[0]} x{now[1]}, at most {most[0]} x{most[1]}"

@@ -277,9 +277,8 @@ def examine_network(files: host.HostFiles, environ: Mapping[str, str]) -> list[F
     libraries = (name for folder in [*paths, *_PLUGIN_FOLDERS] for name in files.names(folder))
     # NCCL uses InfiniBand by itself; Slingshot only through a plugin.
     if slingshot and not any(name.startswith("libnccl-net") and ".so" in name for name in libraries):
-        text = (
-            f"Slingshot {', '.join(slingshot)}, and no libnccl-net*.so is found: NCCL would use TCP over it"
-        )
+        named = ", ".join(slingshot)
+        text = f"Slingshot {named}, and no libnccl-net*.so is found: NCCL would use TCP over it"
         remedy = "Load the site's aws-ofi-nccl, and put its folder into LD_LIBRARY_PATH."
         return [sheet.warning(text, remedy)]
     if ports and not active and not slingshot:

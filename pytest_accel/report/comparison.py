@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from pytest_accel.report import terminal
 from pytest_accel.report.markdown import markdown_table, prose
@@ -41,12 +41,6 @@ TITLES = {
 }
 
 
-class Table(NamedTuple):
-    title: str
-    headings: tuple[str, ...]  # one that ends in `>` is of figures
-    rows: tuple[tuple[str, ...], ...]
-
-
 def render(comparison: Comparison, form: str) -> str:
     return FORMATS[form](comparison)
 
@@ -54,16 +48,14 @@ def render(comparison: Comparison, form: str) -> str:
 # --- tables ----------------------------------------------------------------------------------
 
 
-def tables(comparison: Comparison) -> list[Table]:
-    """Return a table for each metric; without empty columns."""
+def tables(comparison: Comparison) -> Iterator[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
+    """Yield title, headings (one that ends in `>` is of figures) and rows for each metric; without empty columns."""
     grouped: dict[str, list[Row]] = {}
     for row in comparison.rows:
         grouped.setdefault(TITLES.get(row.metric, row.metric.replace("_", " ")), []).append(row)
-    found = []
     for title, rows in grouped.items():
         headings, texts = zip(*_columns(rows, comparison), strict=True)
-        found.append(Table(title, headings, tuple(zip(*texts, strict=True))))
-    return found
+        yield title, headings, list(zip(*texts, strict=True))
 
 
 def _columns(rows: Sequence[Row], comparison: Comparison) -> Iterator[tuple[str, list[str]]]:
@@ -164,16 +156,16 @@ def _verdicts(comparison: Comparison) -> Iterator[str]:
 
 def _terminal(comparison: Comparison) -> str:
     lines: list[str] = []
-    for table in tables(comparison):
-        lines += [printable(table.title), *terminal.text_table(table.headings, table.rows), ""]
+    for title, headings, rows in tables(comparison):
+        lines += [printable(title), *terminal.text_table(headings, rows), ""]
     return "".join(f"{inert(line)}\n" for line in [*lines, *terminal.fitted(notes(comparison))])
 
 
 def _markdown(comparison: Comparison) -> str:
     lines: list[str] = []
-    for table in tables(comparison):
-        shown = markdown_table(map(prose, table.headings), (map(prose, row) for row in table.rows))
-        lines += [f"### {prose(table.title)}", "", *shown, ""]
+    for title, headings, rows in tables(comparison):
+        shown = markdown_table(map(prose, headings), (map(prose, row) for row in rows))
+        lines += [f"### {prose(title)}", "", *shown, ""]
     return "\n".join([*lines, *(f"- {prose(line)}" for line in notes(comparison))]) + "\n"
 
 
@@ -220,9 +212,8 @@ def kernel_rows(found: KernelDifference) -> list[tuple[str, ...]]:
         shown.append(KernelChange(operation=name, before_s=sums[0], after_s=sums[1]))
     measured = KernelChange(operation="measured", before_s=found.before_s, after_s=found.after_s)
     rows = [_kernel_row(found, each) for each in (*shown, found.idle)]
-    rows.append(
-        ("unexplained", signed(found.unexplained_s), _share_of_loss(found, found.unexplained_s), *[""] * 4)
-    )
+    rest_s = found.unexplained_s
+    rows.append(("unexplained", signed(rest_s), _share_of_loss(found, rest_s), *[""] * 4))
     return [*rows, _kernel_row(found, measured)]
 
 
@@ -337,9 +328,8 @@ def _swap_line(component: IsolatedComponent, name: str) -> str:
     ):
         verdict = swap.verdict(name)
         shown = verdict.slowdown if verdict else None
-        ways.append(
-            f"{what} {effect} {percent(shown.point)}" if shown else f"{what} not possible: {swap.impossible}"
-        )
+        does = f"{effect} {percent(shown.point)}" if shown else f"not possible: {swap.impossible}"
+        ways.append(f"{what} {does}")
     found = component.explained(name)
     if found is None:
         return f"{describe(component.changes)}: {'; '.join(ways)}"
@@ -379,9 +369,8 @@ def screen(session: SessionResults) -> list[str]:
     """Return the table, what differs between the environments, and a line for each verdict."""
     shown = [each for each in in_order(session.results) if each.status is not Ending.SKIPPED]
     changes = dict.fromkeys(each for result in shown for each in result.changes)
-    table = terminal.text_table(
-        ("benchmark", "verdict", "old>", "new>", "unit", "platform"), map(_upgrade_row, shown)
-    )
+    headings = ("benchmark", "verdict", "old>", "new>", "unit", "platform")
+    table = terminal.text_table(headings, map(_upgrade_row, shown))
     lines = [
         *session.remarks,
         f"differs: {describe(tuple(changes)) or 'nothing in the recorded environment'}",

@@ -156,9 +156,8 @@ def shift_lines(title: str, points: Sequence[Point], found: Sequence[Shift]) -> 
             f"  {changed(-change.relative)} since {_moment(each.first.at)}, session {printable(each.first.session)}: "
             f"{si(change.before)} -> {si(change.after)} {unit}/s (significance {change.significance:g})"
         )
-        lines += [f"    suspect: {suspect}" for suspect in each.suspects] or [
-            "    nothing that is recorded changed there"
-        ]
+        suspects = [f"suspect: {suspect}" for suspect in each.suspects]
+        lines += [f"    {text}" for text in suspects or ["nothing that is recorded changed there"]]
     return lines
 
 

@@ -218,6 +218,7 @@ def _table(results: Sequence[Result], name: _Namer) -> list[str]:
 def _row(result: Result, name: _Namer) -> dict[str, str]:
     unresolved = not verdicts.is_resolved(result.status) or result.status is Outcome.OK
     scaling = result.scaling
+    scaled = f"{percent(scaling.efficiency)} of {prose(scaling.against, characters=80)}" if scaling else ""
     return {
         "verdict": f"**{verdicts.status_word(result)}**" if result.failed else verdicts.status_word(result),
         "benchmark": code(name(result), in_table=True),
@@ -225,9 +226,7 @@ def _row(result: Result, name: _Namer) -> dict[str, str]:
         "throughput>": _rate(result.throughput, f" {result.unit}/s" if result.unit else ""),
         "baseline>": _rate(result.baseline_throughput, ""),
         "change": prose(change(result) if unresolved else result.text, characters=200),
-        "scaling": f"{percent(scaling.efficiency)} of {prose(scaling.against, characters=80)}"
-        if scaling
-        else "",
+        "scaling": scaled,
         "reference": "<br>".join(map(_reference, result.references[:_NAMES])),
     }
 
@@ -259,15 +258,13 @@ def _reference(reference: ReferenceFigure) -> str:
 def _reproduce(session: SessionResults, failed: Sequence[Result]) -> list[str]:
     if not session.command:  # of an upgrade, which one pytest does not reproduce
         return []
-    again = [each for each in failed if verdicts.can_rerun(each) and each.benchmark.isprintable()][
-        :_REPRODUCED
-    ]
+    again = [each for each in failed if verdicts.can_rerun(each) and each.benchmark.isprintable()]
+    again = again[:_REPRODUCED]
     command = shlex.join(["pytest", *safe_arguments(session.command)])
     lines = ["# this session", clipped(printable(command), _COMMAND_CHARACTERS)]
     if again:
-        what = (
-            "only what failed" if len(again) == len(failed) else f"{len(again)} of {len(failed)} that failed"
-        )
+        some = f"{len(again)} of {len(failed)} that failed"
+        what = "only what failed" if len(again) == len(failed) else some
         lines += [f"# {what}", printable(verdicts.rerun(again, safe_arguments(session.command)))]
     return fenced(lines, language="sh", characters=_COMMAND_CHARACTERS)
 

@@ -324,17 +324,14 @@ def remedy(  # noqa: PLR0911 - one a status
             count = "" if room >= RECORD_RUNS else f"={room}"
             return "Add baseline runs", f"{rerun(more, command, session)} --accel-record{count}"
         case Ending.RECORDED if noisy := [each for each in results if is_too_noisy(each)]:
-            return (
-                "Quieten the machine, and replace the noisy runs",
-                f"{rerun(noisy, command, session)} {REPLACE}",
-            )
+            what = "Quieten the machine, and replace the noisy runs"
+            return what, f"{rerun(noisy, command, session)} {REPLACE}"
         case Ending.RECORDED if runs := [n for each in results if (n := _runs_a_day(each, command)) > 0]:
             what = f"Go on recording on other days, until runs of {MIN_SESSIONS} sessions are stored"
             return what, f"{again} --accel-record={min(runs)}"
         case Outcome.VANISHED:
-            return "See what would go from the baseline", removal(
-                [each.benchmark for each in results], command
-            )
+            ids = [each.benchmark for each in results]
+            return "See what would go from the baseline", removal(ids, command)
         case _:
             return None
 

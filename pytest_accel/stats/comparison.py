@@ -55,9 +55,8 @@ def figures(runs: Sequence[Run], work_per_step: float, unit: str) -> dict[str, V
     found |= _energy(runs, work_per_step, unit)
     for name, values in _measured(runs).items():
         of_unit, scale = _unit(name)
-        found.setdefault(
-            "epoch_time" if name == "epoch_s" else name, Value(value=scale * median(values), unit=of_unit)
-        )
+        shown = "epoch_time" if name == "epoch_s" else name
+        found.setdefault(shown, Value(value=scale * median(values), unit=of_unit))
     return found
 
 

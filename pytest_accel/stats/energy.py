@@ -136,9 +136,8 @@ def _integrated(series: Series, window: EnergyWindow) -> tuple[float | None, str
     gaps_s = [right_s - left_s for left_s, right_s in pairwise(times_s)]
     usual_s = median(gaps_s) if gaps_s else LONE_SAMPLE_S / UNSEEN_SAMPLES
     inside_s = [min(max(at_s, window.begin_s), window.end_s) for at_s in times_s]
-    unseen_s = max(
-        right_s - left_s for left_s, right_s in pairwise([window.begin_s, *inside_s, window.end_s])
-    )
+    moments_s = [window.begin_s, *inside_s, window.end_s]
+    unseen_s = max(right_s - left_s for left_s, right_s in pairwise(moments_s))
     if unseen_s > max(UNSEEN_SHARE * window.length_s, UNSEEN_SAMPLES * usual_s):
         return None, f"its power was not seen for {seconds(unseen_s)} of {seconds(window.length_s)}"
     return sampled_j(series, window.begin_s, window.end_s), ""

@@ -57,9 +57,8 @@ def merge(measurements: Iterable[Measurement]) -> Measurement:
         counts = ", ".join(f"rank {each.rank}: {len(each.run.rounds_s)}" for each in ranks)
         raise ValueError(f"ranks measured different numbers of rounds ({counts})")
     first, runs = ranks[0], [each.run for each in ranks]
-    environment = replace(
-        first.environment, identity=merge_facts([each.environment.identity for each in ranks])
-    )
+    identity = merge_facts([each.environment.identity for each in ranks])
+    environment = replace(first.environment, identity=identity)
     return replace(
         first,
         run=replace(

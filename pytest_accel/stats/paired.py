@@ -50,16 +50,14 @@ def decision_points(max_blocks: int) -> tuple[int, ...]:
 
     More tests would be more chances of a false alarm; the levels are for five.
     """
-    if max_blocks <= _TESTS:
-        return tuple(range(1, max_blocks + 1))
-    return tuple(round(test * max_blocks / _TESTS) for test in range(1, _TESTS + 1))
+    tests = min(max_blocks, _TESTS)
+    return tuple(round(test * max_blocks / tests) for test in range(1, tests + 1))
 
 
 def paired_policy(tolerance: float | None, max_blocks: int = DEFAULT_BLOCKS) -> Policy:
     """Return the gate's policy with this schedule; what runs of one session share cancels in pairs."""
-    policy = Policy(
-        max_repeats=len(decision_points(max_blocks)), session_correlation=0.0, drifting_correlation=0.0
-    )
+    tests = len(decision_points(max_blocks))
+    policy = Policy(max_repeats=tests, session_correlation=0.0, drifting_correlation=0.0)
     return policy if tolerance is None else replace(policy, tolerance=tolerance)
 
 
@@ -104,9 +102,7 @@ def _scale(old: Sequence[Run], new: Sequence[Run], policy: Policy) -> Scale:
     Slow runs are capped on each side first: one throttled process must not blur all pairs. Drift moves the two pairs of
     a block apart and counts as noise, which makes the verdict more careful.
     """
-    differences = pair_differences(
-        gate.capped(gate.summaries(old), policy), gate.capped(gate.summaries(new), policy)
-    )
+    differences = pair_differences(*(gate.capped(gate.summaries(side), policy) for side in (old, new)))
     return gate.pooled(gate.sum_of_squares(differences) / 2, len(differences) - 1, [*old, *new], policy)
 
 
@@ -120,9 +116,8 @@ def resolution_factor(max_blocks: int, policy: Policy) -> float:
     """Return delta / s at which a loss of delta is caught in 80 % of cases at the last test; 2.5 after five blocks."""
     alpha, beta = gate.levels(policy.max_repeats, policy)
     nu = policy.prior_degrees_of_freedom + 2 * max_blocks - 1
-    return (
-        2 * (gate.t_quantile(alpha or beta, nu) + gate.t_quantile(0.2, nu)) * unit_standard_error(max_blocks)
-    )
+    se = unit_standard_error(max_blocks)
+    return 2 * (gate.t_quantile(alpha or beta, nu) + gate.t_quantile(0.2, nu)) * se
 
 
 def blocks_needed(noise: float, tolerance: float) -> int | None:
@@ -226,9 +221,8 @@ def _follow(
         tried = [(each, session) for session in attempts.values() if (each := _find(name, session))]
         usable = [each for each in tried if not why_unusable(each[0].measured_as, each[0].runs)]
         if not usable:
-            _end_unusable(
-                found, slot.side, tried[-1][0] if tried else None, is_last=len(attempts) == ATTEMPTS
-            )
+            latest = tried[-1][0] if tried else None
+            _end_unusable(found, slot.side, latest, is_last=len(attempts) == ATTEMPTS)
             return found
         result, session = usable[0]
         now = result, session.environments.get(result.environment)
@@ -239,9 +233,8 @@ def _follow(
         (found.old if slot.side == "old" else found.new).append(result)
         if slot.place == RUNS_PER_BLOCK:
             old, new = ([each.runs[-1] for each in side] for side in (found.old, found.new))
-            verdict = found.verdict = judge_pairs(
-                old, new, tolerances.get(name, result.tolerance), max_blocks
-            )
+            tolerance = tolerances.get(name, result.tolerance)
+            verdict = found.verdict = judge_pairs(old, new, tolerance, max_blocks)
             if not verdict.wants_another_run:
                 found.end(verdict.outcome)
                 return found

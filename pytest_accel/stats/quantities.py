@@ -90,9 +90,8 @@ def printable(text: str) -> str:
     """Return text with control characters, writing directions and surrogates escaped."""
     if text.isprintable():
         return text
-    return "".join(
-        each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text
-    )
+    escaped = (each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text)
+    return "".join(escaped)
 
 
 def inert(line: str) -> str:

@@ -185,9 +185,8 @@ class Result:
     @property
     def has_lost(self) -> bool:
         """Whether its throughput was judged, and is lost."""
-        return (
-            self.verdict is not None and self.verdict.slowdown is not None and self.verdict.outcome in LOSSES
-        )
+        found = self.verdict
+        return found is not None and found.slowdown is not None and found.outcome in LOSSES
 
     @property
     def kernels(self) -> KernelDifference | None:
@@ -239,12 +238,11 @@ class ScalingPoint:
 
 def kernel_difference(baseline: Sequence[Run], runs: Sequence[Run]) -> KernelDifference | None:
     """Compare the newest kernel tables of two groups of runs; None where a side has none."""
-    old, new = (
-        next((run.kernels for run in reversed(side) if run.kernels), None) for side in (baseline, runs)
-    )
+    sides = (baseline, runs)
+    old, new = (next((run.kernels for run in reversed(side) if run.kernels), None) for side in sides)
     if old is None or new is None:
         return None
-    before_s, after_s = (interval(side, Policy()).point_s for side in (baseline, runs))
+    before_s, after_s = (interval(side, Policy()).point_s for side in sides)
     return compare(old, new, before_s=before_s, after_s=after_s)
 
 

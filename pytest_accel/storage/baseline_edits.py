@@ -100,8 +100,7 @@ def _is_accepted(key: str, result: Result, file: BaselineFile, *, replace: bool)
 
 def _check_fit(key: str, result: Result, stored: Sequence[Run]) -> None:
     """Raise ValueError, with the remedy, for runs that are no baseline."""
-    slowed = [run for run in result.runs if was_slowed(run)]
-    if slowed:
+    if slowed := [run for run in result.runs if was_slowed(run)]:
         raise ValueError(
             f"it was slowed on purpose ({slowed_text(slowed)}). Measure without --accel-slowdown."
         )
@@ -115,8 +114,7 @@ def _check_fit(key: str, result: Result, stored: Sequence[Run]) -> None:
         )
     if why := why_unusable(result.measured_as, result.runs):
         raise ValueError(f"{why}. Correct it, and measure again.")
-    twice = sum(is_stored(run, (*stored, *result.runs[:at])) for at, run in enumerate(result.runs))
-    if twice:
+    if twice := sum(is_stored(run, (*stored, *result.runs[:at])) for at, run in enumerate(result.runs)):
         runs = counted(len(result.runs), "run")
         raise ValueError(f"{twice} of its {runs} would be stored twice. Accept only new ones.")
 
@@ -290,8 +288,7 @@ def _entry_faults(entry: BaselineEntry, file: BaselineFile) -> Iterator[str]:
         if changes := diff_identity(first, other):
             yield f"its runs are of two machines ({describe(changes)}), which do not mix"
             break
-    repeated = [run for at, run in enumerate(entry.runs) if is_stored(run, entry.runs[:at])]
-    if repeated:
+    if repeated := [run for at, run in enumerate(entry.runs) if is_stored(run, entry.runs[:at])]:
         yield f"{counted(len(repeated), 'run')} stored twice, which makes the noise look smaller than it is"
     if any(was_slowed(run) for run in entry.runs):
         yield "it holds runs that were slowed on purpose"

@@ -123,9 +123,8 @@ class BaselineFile:
 
 def configuration_hash(configuration: Mapping[str, Scalar], work_per_step: float, unit: str) -> str:
     """Return a hash that is equal exactly when the same thing was measured; the work as rounded as it is stored."""
-    return fingerprint(
-        {"configuration": dict(configuration), "work_per_step": rounded(work_per_step), "unit": unit}
-    )
+    work = rounded(work_per_step)
+    return fingerprint({"configuration": dict(configuration), "work_per_step": work, "unit": unit})
 
 
 def rounded(value: float) -> float:
@@ -173,9 +172,8 @@ def parse(text: str, where: str) -> BaselineFile:
     with format_errors(where, BaselineError):
         top: Any = loads(text)
         if isinstance(top, dict) and "kind" in top:
-            raise FormatError(
-                "kind", "these are results of --accel-json, no baseline", "Move the file elsewhere."
-            )
+            problem = "these are results of --accel-json, no baseline"
+            raise FormatError("kind", problem, "Move the file elsewhere.")
         check_version(top, SCHEMA_VERSION, "a baseline file")
         file = decode(BaselineFile, top, derived=_DERIVED)
         check_keys(file.environments)
@@ -353,9 +351,8 @@ def with_runs(
     machines = [known[run.environment] for run in entry.runs if run.environment in known]
     for machine in machines[1:]:
         if changes := diff_identity(machines[0], machine):
-            problem = (
-                f"runs of two machines do not mix, and these are of another machine ({describe(changes)})"
-            )
+            elsewhere = f"these are of another machine ({describe(changes)})"
+            problem = f"runs of two machines do not mix, and {elsewhere}"
             raise FormatError(_place(key), problem, _UPDATE_REMEDY)
     return dataclasses.replace(file, environments=known, benchmarks={**file.benchmarks, key: entry})
 

@@ -128,9 +128,8 @@ def _counterpart(side: Side, sides: Sequence[Side]) -> int | None:
 
 def _metrics(wanted: Sequence[str], present: Collection[str]) -> list[str]:
     """Return the metrics that are asked for, or the default, and that anything has."""
-    found = [
-        metric for name in wanted or DEFAULT for metric in CHOICES.get(name, (name,)) if metric in present
-    ]
+    meant = (metric for name in wanted or DEFAULT for metric in CHOICES.get(name, (name,)))
+    found = [metric for metric in meant if metric in present]
     if wanted and not found:
         names = {metric: name for name, metrics in CHOICES.items() for metric in metrics}
         known = ", ".join(sorted({names.get(metric, metric) for metric in present}))
@@ -180,11 +179,8 @@ def _judged(keys: Sequence[str], sides: Sequence[Side], tolerance: float | None)
             old, new = before.results.get(key), side.results.get(key)
             if old is None or not old.runs:
                 continue
-            judgement = (
-                judged(old, new, environments, tolerance)
-                if new
-                else Judgement(why_not="it is missing there", status="missing")
-            )
+            missing = Judgement(why_not="it is missing there", status="missing")
+            judgement = judged(old, new, environments, tolerance) if new else missing
             yield Judged(key=key, side=side, baseline=before, judgement=judgement)
 
 

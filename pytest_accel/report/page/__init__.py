@@ -107,9 +107,7 @@ def render_page(
     pasts = [past(result, history.get(_key(result), ()), nights) for result in session.results]
     runs = sum(len(result.runs) + len(result.baseline) for result in session.results)
     most = max(2, min(MOST_ROUNDS, DRAWN_ROUNDS // max(1, runs)))
-    thinned = (
-        f"To keep the page small, at most {most} rounds of a run are drawn." if most < MOST_ROUNDS else ""
-    )
+    thinned = f"To keep the page small, at most {most} rounds of a run are drawn."
     plots = sweeps(session.results)
     content = {
         "session": session.session,
@@ -122,7 +120,7 @@ def render_page(
         "past": pasts,
         "nights": list(nights),
         "rounds": [rounds(each, most) for each in session.results],
-        "thinned": thinned,
+        "thinned": thinned if most < MOST_ROUNDS else "",
     }
     # ASCII JSON in which nothing can end the script element, or begin another.
     text = json.dumps(content, separators=(",", ":"), allow_nan=False)
@@ -205,27 +203,21 @@ def _context(session: SessionResults) -> dict[str, object]:
     known = sum(each.get("known", True) is not False for each in calm)
     position = {id(result): index for index, result in enumerate(session.results)}
     used = dict.fromkeys(result.environment for result in session.results)
+    environments = session.environments
     mentioned = {line.status for each in session.results for line in each.lines if line.status}
     return {
         "session": session,
         "headline": verdicts.headline_of(session),
-        "tally": [
-            (status.value, VERDICTS[status], counts[status]) for status in sorted(counts, key=verdicts.rank)
-        ],
+        "tally": [(each.value, VERDICTS[each], counts[each]) for each in sorted(counts, key=verdicts.rank)],
         "failures": [
-            (
-                position[id(result)],
-                verdicts.shown_status(result).value,
-                VERDICTS[verdicts.shown_status(result)],
-                result,
-            )
+            (position[id(result)], status.value, VERDICTS[status], result)
             for result in failures
+            for status in (verdicts.shown_status(result),)
         ],
         "failures_shown": FAILURES_SHOWN,
         "names_shown": _NAMES_SHOWN,
         "outcomes": [
-            (status.value, VERDICTS[status])
-            for status in sorted(mentioned | counts.keys(), key=verdicts.rank)
+            (each.value, VERDICTS[each]) for each in sorted(mentioned | {*counts}, key=verdicts.rank)
         ],
         "suspects": _changes(concerned, _CHANGES_SHOWN),
         "unchanged": any(result.runs and result.baseline for result in concerned),
@@ -233,9 +225,7 @@ def _context(session: SessionResults) -> dict[str, object]:
         "attention": _attention(session),
         "all_changes": _changes(session.results),
         "was_compared": any(result.baseline for result in session.results),
-        "environments": [
-            (key, _facts(session.environments[key])) for key in used if key in session.environments
-        ],
+        "environments": [(key, _facts(environments[key])) for key in used if key in environments],
         "pressing": list(map(_finding, pressing)),
         "calm": list(map(_finding, calm)),
         "calm_text": f"{known} ok" + (f", {len(calm) - known} unknown" if known < len(calm) else ""),

@@ -78,11 +78,10 @@ def past(result: Result, points: Sequence[Point], nights: Nights) -> dict[str, o
         left_out = "This session is left out: it was slowed on purpose (--accel-slowdown)."
     elif result.status is Outcome.INVALID:
         left_out = "This session is left out: its figures are not valid."
+    named = [(point.at, point.session, point.revision[:12]) for point in points]
     return {
         "unit": f"{result.unit}/s",
-        "nights": [
-            nights.setdefault((point.at, point.session, point.revision[:12]), len(nights)) for point in points
-        ],
+        "nights": [nights.setdefault(night, len(nights)) for night in named],
         "throughput": [drawn(point.throughput) for point in points],
         "changes": [
             {
@@ -103,12 +102,11 @@ def past(result: Result, points: Sequence[Point], nights: Nights) -> dict[str, o
 
 def sweeps(results: Sequence[Result]) -> list[dict[str, object]]:
     """Return throughput over batch size, a plot a workload, a line a platform and configuration, each beside its baseline's."""
-    workloads: dict[tuple[str, str], dict[tuple[str, ...], list[Result]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
+    workloads: dict[tuple[str, str], dict[tuple[str, ...], list[Result]]] = {}
     for result in results:
         if result.runs and _batch(result):
-            workloads[_workload(result), result.unit][_line(result)].append(result)
+            lines = workloads.setdefault((_workload(result), result.unit), defaultdict(list))
+            lines[_line(result)].append(result)
     plots: list[dict[str, object]] = []
     for (workload, unit), lines in workloads.items():
         swept = {name: line for name, line in lines.items() if len(set(map(_batch, line))) > 1}

@@ -54,14 +54,13 @@ def examine(files: HostFiles, environ: Mapping[str, str], cpus: frozenset[int]) 
             if not (files.exists("proc/driver/nvidia/version") or files.exists("dev/nvidia0")):
                 return NvidiaState()
             text = f"NVIDIA's driver is loaded, and NVML says: {why}"
-            remedy = {
+            remedies = {
                 nvidia.NO_PACKAGE: "pip install nvidia-ml-py: without it no GPU is found.",
                 nvidia.REASONS[18]: "Restart the node or the container.",
-            }.get(
-                why,
-                "Check with `nvidia-smi`; in a container, pass the driver's libraries (--gpus all, --nv).",
-            )
-            return NvidiaState(findings=(DEVICES("driver").problem(text, remedy),), gpus=1)
+            }
+            other = "Check with `nvidia-smi`; in a container, pass the driver's libraries (--gpus all, --nv)."
+            finding = DEVICES("driver").problem(text, remedies.get(why, other))
+            return NvidiaState(findings=(finding,), gpus=1)
         cuda = nvml.cuda_version()
         version = nvml.text("nvmlSystemGetDriverVersion") or "version unknown"
         findings = [DEVICES("driver").ok(f"{version}, CUDA {f'{cuda[0]}.{cuda[1]}' if cuda else 'unknown'}")]
@@ -75,12 +74,9 @@ def examine_gpu(nvml: nvidia.Nvml, index: int, files: HostFiles, cpus: frozenset
     try:
         gpu = Gpu(nvml, index)
     except nvidia.Refused as refused:
-        return [
-            Sheet(DEVICES.group, "device", f"GPU {index}").problem(
-                f"does not answer: {refused}",
-                "`dmesg | grep Xid` says what happened; restart the node, and take it out of service if it comes back.",
-            )
-        ]
+        remedy = "`dmesg | grep Xid` says what happened; restart the node, and take it out of service if it comes back."
+        sheet = Sheet(DEVICES.group, "device", f"GPU {index}")
+        return [sheet.problem(f"does not answer: {refused}", remedy)]
     found = [
         check(gpu, gpu.sheet(subject)) or gpu.sheet(subject).unknown(NOT_SUPPORTED)
         for subject, check in CHECKS.items()
@@ -143,10 +139,9 @@ def _clocks(gpu: Gpu, sheet: Sheet) -> Finding | None:
         return sheet.ok(f"up to {most} MHz; application clocks unknown")
     text = f"application {wanted} MHz, at most {most}"
     if held := _held_mhz(gpu, most, wanted):
-        return sheet.warning(
-            f"{text}, and held at {held} without a reason of the driver's: locked or capped",
-            "`nvidia-smi -i N -rgc` as root releases locked clocks; or measure always at this clock.",
-        )
+        text += f", and held at {held} without a reason of the driver's: locked or capped"
+        remedy = "`nvidia-smi -i N -rgc` as root releases locked clocks; or measure always at this clock."
+        return sheet.warning(text, remedy)
     usual = gpu.get("DefaultApplicationsClock", "NVML_CLOCK_SM") or most
     if wanted < usual:
         return sheet.warning(
@@ -187,8 +182,7 @@ def _throttling(gpu: Gpu, sheet: Sheet) -> Finding | None:
             "has ended.",
         )
     if words:
-        remedy = "A setting or a load: see clocks, power limit and other users here."
-        return sheet.warning(text, remedy)
+        return sheet.warning(text, "A setting or a load: see clocks, power limit and other users here.")
     return sheet.ok("none")
 
 
@@ -227,10 +221,9 @@ def _ecc(gpu: Gpu, sheet: Sheet) -> Finding | None:
             "reset the GPU (`nvidia-smi -i N -r`).",
         )
     if now == "off":
-        return sheet.warning(
-            "off: memory errors go undetected, and some models have more bandwidth than with it",
-            "`nvidia-smi -i N -e 1` as root and reset; or compare only with GPUs that have it off.",
-        )
+        text = "off: memory errors go undetected, and some models have more bandwidth than with it"
+        remedy = "`nvidia-smi -i N -e 1` as root and reset; or compare only with GPUs that have it off."
+        return sheet.warning(text, remedy)
     return sheet.ok("on")
 
 
@@ -238,10 +231,8 @@ def _memory_errors(gpu: Gpu, sheet: Sheet) -> Finding | None:
     now, ever = gpu.uncorrected_errors(), gpu.uncorrected_errors("NVML_AGGREGATE_ECC")
     _, _, pending, failed = gpu.get("RemappedRows") or (0,) * 4
     if failed:
-        return sheet.problem(
-            "a bad row of memory could not be replaced",
-            "Have the GPU exchanged: `nvidia-smi -q -d ROW_REMAPPER` is what the vendor needs.",
-        )
+        remedy = "Have the GPU exchanged: `nvidia-smi -q -d ROW_REMAPPER` is what the vendor needs."
+        return sheet.problem("a bad row of memory could not be replaced", remedy)
     if now:
         return sheet.problem(
             f"{counted(now, 'uncorrected error')} since the driver was loaded",
@@ -249,10 +240,8 @@ def _memory_errors(gpu: Gpu, sheet: Sheet) -> Finding | None:
             "exchanged (`dmesg | grep Xid`).",
         )
     if pending:
-        return sheet.warning(
-            "a bad row of memory is replaced at the next reset",
-            "`nvidia-smi -i N -r` as root, or restart the node.",
-        )
+        remedy = "`nvidia-smi -i N -r` as root, or restart the node."
+        return sheet.warning("a bad row of memory is replaced at the next reset", remedy)
     if now is None and ever is None:
         return None
     past = f" now, {counted(ever, 'uncorrected error')} in its life" if ever else ""
@@ -304,24 +293,24 @@ def _near(gpu: Gpu, sheet: Sheet, files: HostFiles, cpus: frozenset[int]) -> Fin
         return sheet.unknown(affinity.problem if affinity else "no UUID")
     text = f"near CPUs {format_list(affinity.cpus)}"
     if cpus and not cpus & affinity.cpus:
-        return sheet.warning(
-            f"{text}; this process may only use {format_list(cpus)}, on another NUMA node",
-            "Request CPUs near the GPU from the scheduler, or start under `numactl` or `taskset` with them.",
+        text += f"; this process may only use {format_list(cpus)}, on another NUMA node"
+        remedy = (
+            "Request CPUs near the GPU from the scheduler, or start under `numactl` or `taskset` with them."
         )
+        return sheet.warning(text, remedy)
     return sheet.ok(text)
 
 
 def _visible(environ: Mapping[str, str], count: int) -> Finding:
+    sheet = DEVICES("visible")
     devices, notes = nvidia.find(environ)
     notes = [note for note in notes if not note.startswith("NVML: ")]  # lost GPUs have their own finding
     if not devices:
-        return DEVICES("visible").problem(
-            notes[0] if notes else "CUDA would see no device",
-            "Unset CUDA_VISIBLE_DEVICES or name GPUs that exist, without those in MIG mode.",
-        )
+        remedy = "Unset CUDA_VISIBLE_DEVICES or name GPUs that exist, without those in MIG mode."
+        return sheet.problem(notes[0] if notes else "CUDA would see no device", remedy)
     named = " (CUDA_VISIBLE_DEVICES)" if "CUDA_VISIBLE_DEVICES" in environ else ""
     text = f"CUDA sees {len(devices)} of {count}{named}"
     if notes:
         note, _, remedy = notes[0].partition(". ")
-        return DEVICES("visible").warning(f"{text}; {note}", remedy)
-    return DEVICES("visible").ok(text)
+        return sheet.warning(f"{text}; {note}", remedy)
+    return sheet.ok(text)

@@ -66,10 +66,8 @@ def _governor(files: host.HostFiles, cpus: frozenset[int]) -> Finding:
     if set(counts) == {"performance"}:
         return CPU("governor").ok("performance")
     words = ", ".join(f"{name} on {count}" for name, count in counts.most_common(3))
-    return CPU("governor").warning(
-        f"{words}: clocks follow the load, and the first steps are slower",
-        "`cpupower frequency-set -g performance` as root, on the host.",
-    )
+    remedy = "`cpupower frequency-set -g performance` as root, on the host."
+    return CPU("governor").warning(f"{words}: clocks follow the load, and the first steps are slower", remedy)
 
 
 def examine_memory(files: host.HostFiles) -> list[Finding]:
@@ -84,8 +82,7 @@ def examine_memory(files: host.HostFiles) -> list[Finding]:
         return [*findings, MEMORY("limit").ok("none: no group limits memory")]
     limit, used = group
     left = max(0, limit - used)
-    text = f"{gibibytes(left)} left of {gibibytes(limit)} for this group"
-    return [*findings, _room("limit", text, left)]
+    return [*findings, _room("limit", f"{gibibytes(left)} left of {gibibytes(limit)} for this group", left)]
 
 
 def _room(subject: str, text: str, free: int) -> Finding:

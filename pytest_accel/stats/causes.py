@@ -371,9 +371,8 @@ def _sm_clock(sides: _Sides) -> Cause | None:
 
 
 def _why_slow_clock(sides: _Sides) -> str:
-    throttled, capped = (
-        (sides.now(name), sides.before(name)) for name in ("throttled_share", "power_capped_share")
-    )
+    names = ("throttled_share", "power_capped_share")
+    throttled, capped = ((sides.now(name), sides.before(name)) for name in names)
     if throttled[0] > throttled[1] + 0.1:
         heat = f" at {now:.0f} °C" if (now := sides.now("temperature_c")) else ""
         return f"heat or the hardware held it down in {percent(throttled[0], 0)} of the window{heat}: check cooling and power supply"

@@ -202,12 +202,11 @@ def configuration_changes(old: HasConfiguration, new: HasConfiguration) -> list[
     """Return the changes of configuration, work and unit, old -> new."""
     then = {**old.configuration, "work per step": f"{old.work_per_step:.7g}", "unit": old.unit}
     now = {**new.configuration, "work per step": f"{new.work_per_step:.7g}", "unit": new.unit}
-    shown_then, shown_now = (
-        {name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in each.items()}
-        for each in (then, now)
-    )
-    return [
-        str(Change(name=name, old=shown_then.get(name), new=shown_now.get(name)))
-        for name in dict.fromkeys([*then, *now])
-        if then.get(name) != now.get(name)
-    ]
+    changed = [name for name in dict.fromkeys([*then, *now]) if then.get(name) != now.get(name)]
+    return [str(Change(name=name, old=_shown(then, name), new=_shown(now, name))) for name in changed]
+
+
+def _shown(values: Mapping[str, Scalar], name: str) -> str | None:
+    if name not in values:
+        return None
+    return f"{values[name]:g}" if isinstance(values[name], float) else str(values[name])

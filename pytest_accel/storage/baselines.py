@@ -293,10 +293,8 @@ class BaselineStore:
     ) -> BaselineFile:
         """Rewrite a file under its lock, without environments that no run names."""
         path = self.path(platform, suite)
-        with (
-            format_errors(str(path), BaselineError),
-            locked(path, self.lock_timeout_s, BaselineError) as write,
-        ):
+        locks = locked(path, self.lock_timeout_s, BaselineError)
+        with format_errors(str(path), BaselineError), locks as write:
             changed = without_unused(change(self.read(platform, suite) or empty_file(platform, suite)))
             write(_checked(changed, path))
         return changed

@@ -165,30 +165,24 @@ class History:
     def sessions(self, limit: int | None = None) -> tuple[SessionFacts, ...]:
         """Return the sessions, newest first."""
         with self._opened() as connection:
-            found = connection.execute(
-                "SELECT facts FROM sessions ORDER BY at_s DESC, id DESC LIMIT ?",
-                (-1 if limit is None else limit,),
-            ).fetchall()
+            query = "SELECT facts FROM sessions ORDER BY at_s DESC, id DESC LIMIT ?"
+            found = connection.execute(query, (-1 if limit is None else limit,)).fetchall()
         return tuple(self._decoded(SessionFacts, row[0], "sessions") for row in found)
 
     def session(self, session: str) -> SessionResults:
         """Return a session by its id, or by a beginning that no other has."""
         with self._opened() as connection:
-            names = [
-                str(row[0])
-                for row in connection.execute("SELECT session FROM sessions ORDER BY at_s DESC")
-                if str(row[0]).startswith(session)
-            ]
+            found = connection.execute("SELECT session FROM sessions ORDER BY at_s DESC")
+            names = [name for row in found if (name := str(row[0])).startswith(session)]
             if session in names:
                 names = [session]
             if len(names) != 1:
-                problem = f"{session!r} begins {len(names)} sessions: {', '.join(names[:4])}"
-                raise self._error(
-                    problem if names else f"no session {session!r} is here",
-                    "`pytest-accel history` lists them; write an id, or so much of its beginning that no other has.",
-                )
-            found = connection.execute("SELECT document FROM sessions WHERE session = ?", names).fetchone()
-        return self._parsed(names[0], found[0])
+                several = f"{session!r} begins {len(names)} sessions: {', '.join(names[:4])}"
+                problem = several if names else f"no session {session!r} is here"
+                remedy = "write an id, or so much of its beginning that no other has."
+                raise self._error(problem, f"`pytest-accel history` lists them; {remedy}")
+            found = connection.execute("SELECT document FROM sessions WHERE session = ?", names)
+            return self._parsed(names[0], found.fetchone()[0])
 
     def latest(self) -> SessionResults:
         return self.session(next((each.session for each in self.sessions(limit=1)), ""))
@@ -233,11 +227,8 @@ class History:
     @contextmanager
     def _opened(self, *, write: bool = False) -> Iterator[sqlite3.Connection]:
         """Open one transaction: all of it is stored or nothing. Other writers wait; a reader changes nothing."""
-        missing = self._error(
-            "there is no history here yet",
-            "A session that measures begins one (--accel-history says where); results are added with "
-            "`pytest-accel history --import`.",
-        )
+        remedy = "A session that measures begins one (--accel-history says where); results are added with"
+        missing = self._error("there is no history here yet", f"{remedy} `pytest-accel history --import`.")
         if not self._exists() and not write:
             raise missing
         with self._explained(), closing(self._connect("rwc" if write else "rw")) as connection:
@@ -255,12 +246,8 @@ class History:
 
     def _connect(self, mode: str) -> sqlite3.Connection:
         # With "rw" a reader undoes what a killed writer left; a file that may only be read is only read.
-        connection = sqlite3.connect(
-            f"{self.path.absolute().as_uri()}?mode={mode}",
-            uri=True,
-            isolation_level=None,
-            timeout=self.lock_timeout_s,
-        )
+        uri = f"{self.path.absolute().as_uri()}?mode={mode}"
+        connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=self.lock_timeout_s)
         connection.execute("PRAGMA trusted_schema = OFF")  # the file may have come from elsewhere
         return connection
 
@@ -276,11 +263,10 @@ class History:
             raise self._error(problem, "Name another file for the history; this one is untouched.")
         if version != SCHEMA_VERSION:
             problem = f"its schema {version} is not the one that this pytest-accel reads ({SCHEMA_VERSION})"
-            raise self._error(
-                problem,
-                "Upgrade pytest-accel where it is newer; else move the file away and add the files of --accel-json with "
-                "`pytest-accel history --import`.",
+            again = (
+                "move the file away and add the files of --accel-json with `pytest-accel history --import`."
             )
+            raise self._error(problem, f"Upgrade pytest-accel where it is newer; else {again}")
         return False
 
     def _exists(self) -> bool:
@@ -303,10 +289,8 @@ class History:
             raise  # a bug of ours
         except sqlite3.DatabaseError as error:
             # The lowest byte; the rest of the code says more than a person can use.
-            is_damaged = getattr(error, "sqlite_errorcode", 0) & 0xFF in (
-                sqlite3.SQLITE_NOTADB,
-                sqlite3.SQLITE_CORRUPT,
-            )
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            is_damaged = code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
             problem = "is damaged, or no history at all" if is_damaged else "cannot be read or written"
             raise self._error(f"{problem}: {error}", "" if is_damaged else _REMEDY) from None
 

@@ -109,17 +109,15 @@ def _ends_as_expected(
 def _write_project(folder: Path) -> None:
     """Write the files of the project; what an earlier demo left there is removed, and files of others are refused."""
     there = {path.name: path for path in folder.iterdir()} if folder.is_dir() else {}
-    changed = [
-        name for name, text in FILES.items() if name in there and there[name].read_bytes() != text.encode()
-    ]
+    ours = [name for name in FILES if name in there]
+    changed = [name for name in ours if there[name].read_bytes() != FILES[name].encode()]
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is no folder. Name a new one.")
     if others := sorted({*there} - FILES.keys() - _WRITTEN) + changed:
         raise ValueError(f"{folder} has files of yours: {', '.join(others)}. Name a new folder.")
     if there and not FILES.keys() & there.keys():
-        raise ValueError(
-            f"{folder} has files that no demo wrote: {', '.join(sorted(there))}. Name a new folder."
-        )
+        files = ", ".join(sorted(there))
+        raise ValueError(f"{folder} has files that no demo wrote: {files}. Name a new folder.")
     for name in ("baselines", ".accel"):
         shutil.rmtree(folder / name, ignore_errors=True)
     try:

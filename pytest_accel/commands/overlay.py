@@ -70,9 +70,8 @@ def overlay_variables(folder: Path, inherited: Mapping[str, str]) -> tuple[str, 
     torch 2.10 loads CUDA's libraries from sys.path. An older one may find them by its RPATH, which goes before
     LD_LIBRARY_PATH; before LD_PRELOAD nothing goes.
     """
-    libraries = [
-        str(each) for each in sorted(folder.glob("nvidia/*/lib/*")) if _PRELOADED.fullmatch(each.name)
-    ]
+    files = sorted(folder.glob("nvidia/*/lib/*"))
+    libraries = [str(each) for each in files if _PRELOADED.fullmatch(each.name)]
     ours = {"PYTHONPATH": [str(folder)], "LD_PRELOAD": libraries}
     return tuple(
         f"{name}={':'.join([*first, *filter(None, [inherited[name]])])}"

@@ -183,9 +183,8 @@ def report(args: argparse.Namespace) -> int:
         else:
             write_page(output, session, history=history)
     except OSError as error:
-        raise ValueError(
-            f"{output} cannot be written: {error.strerror}. Name another file with -o."
-        ) from None
+        why = error.strerror
+        raise ValueError(f"{output} cannot be written: {why}. Name another file with -o.") from None
     print(f"{output}: {counted(len(session.results), 'benchmark')} of session {printable(session.session)}")
     return 0
 

@@ -143,10 +143,8 @@ def _items(results: Sequence[Result], name: _Namer) -> list[str]:
         where = f" ({_code_short(result.platform)})" if result.platform else ""
         said = f": {prose(result.text)}" if result.text else ""
         lines.append(f"- **{verdicts.status_word(result)}** {code(name(result))}{where}{said}")
-        lines += [
-            f"  - {prose(line.named, characters=_DETAIL_CHARACTERS)}"
-            for line in result.lines[1:_DETAIL_LINES]
-        ]
+        more = result.lines[1:_DETAIL_LINES]
+        lines += [f"  - {prose(line.named, characters=_DETAIL_CHARACTERS)}" for line in more]
         lines += [
             f"  - {heading}: {prose('; '.join(filter(None, (text, remedy))))}"
             for heading, text, remedy in cause_lines(result.causes, lost(result.verdict))

@@ -100,9 +100,8 @@ class Observation:
         no_energy = "" if counted or self._powered is None else "; ".join(doubts) or "nothing here counts it"
         notes = tuple(f"energy: {doubt}" for doubt in doubts) if counted else self._problems
         found = assess(self._watcher.end()) if self._watcher is not None else Validity()
-        return replace(
-            found, figures={**metrics, **found.figures}, notes=(*found.notes, *notes), no_energy=no_energy
-        )
+        figures, notes = {**metrics, **found.figures}, (*found.notes, *notes)
+        return replace(found, figures=figures, notes=notes, no_energy=no_energy)
 
     def _counters(self) -> dict[str, float]:
         return {name: joules for source in self._sources for name, joules in source.joules().items()}

@@ -142,12 +142,10 @@ def environments_of(cases: Iterable[Case]) -> dict[str, Environment]:
     """Return the environments of all runs and of the baselines that they were compared with."""
     found: dict[str, Environment] = {}
     for case in cases:
-        for measurement in case.measurements:
-            found[measurement.environment.key] = measurement.environment
+        found |= {each.environment.key: each.environment for each in case.measurements}
         if case.measurements and case.baseline:
-            found |= {
-                run.environment: case.baseline.environments[run.environment] for run in case.comparable_runs()
-            }
+            stored = case.baseline.environments
+            found |= {run.environment: stored[run.environment] for run in case.comparable_runs()}
     return found
 
 

@@ -402,10 +402,8 @@ class BenchmarkSession:
             ours = sum(status is not None for status in found.get("error" if is_error else category, ()))
             more = repeated if is_error else 0
             if ours or more:
-                left = int(number) - ours + more
-                shown += (
-                    [(counted(left, "error") if is_error else f"{left} {category}", markup)] if left else []
-                )
+                if left := int(number) - ours + more:
+                    shown.append((counted(left, "error") if is_error else f"{left} {category}", markup))
             elif number.isdecimal() or not counted_as:  # else "no tests ran"
                 shown.append((text, markup))
         calm = color == "green" and all(map(is_resolved, counted_as))

@@ -49,11 +49,9 @@ def table(results: Sequence[Result]) -> dict[str, object]:
     position = {id(result): index for index, result in enumerate(results)}
     cells = {column.key: [column.cell(result) for result in results] for column in COLUMNS}
     shown = [column for column in COLUMNS if any(cell[0] for cell in cells[column.key])]
+    names = [name for name in PageColumn.__slots__ if name != "cell"]
     return {
-        "columns": [
-            {name: getattr(column, name) for name in PageColumn.__slots__ if name != "cell"}
-            for column in shown
-        ],
+        "columns": [{name: getattr(column, name) for name in names} for column in shown],
         "rows": [
             _row(index, result, [cells[column.key][index] for column in shown])
             for result in verdicts.in_order(results)

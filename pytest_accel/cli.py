@@ -63,11 +63,9 @@ def _refuse_unknown_command(parser: argparse.ArgumentParser, words: Sequence[str
         if word.startswith("-") or named in known:
             return
         if not any(each.startswith(f"{named} ") for each in known):
-            does = (
-                f" pytest does it: `{_OF_PYTEST[named]}`."
-                if named in _OF_PYTEST
-                else did_you_mean(named, known)
-            )
+            does = did_you_mean(named, known)
+            if named in _OF_PYTEST:
+                does = f" pytest does it: `{_OF_PYTEST[named]}`."
             parser.error(f"there is no command {named!r}.{does} `pytest-accel` lists them.")
 
 

@@ -121,11 +121,10 @@ class _Compilation:
         found = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"benchmarks": []}
         if status not in (0, 5) or not found["benchmarks"]:
             sys.stderr.write(log.read_text(encoding="utf-8", errors="replace"))
-            raise ValueError(
-                "no benchmark was found that this machine can run. Name what to compile after --: bench_suites -m h200."
-                if status in (0, 5)
-                else "pytest could not collect; see above."
-            )
+            if status not in (0, 5):
+                raise ValueError("pytest could not collect; see above.")
+            remedy = "Name what to compile after --: bench_suites -m h200."
+            raise ValueError(f"no benchmark was found that this machine can run. {remedy}")
         distributed = [each["node_id"] for each in found["benchmarks"] if each["distributed"]]
         others = [each["node_id"] for each in found["benchmarks"] if not each["distributed"]]
         return distributed, others, found["arguments"]

@@ -66,7 +66,9 @@ def history(args: argparse.Namespace) -> int:
     if args.changes:
         return _changes(opened, args)
     if args.imported:
-        _import(opened, args.imported)
+        for session in [read_results(path) for path in args.imported]:  # all, before anything is written
+            is_new = opened.append(session)
+            print(inert(f"{printable(session.session)}  {'added' if is_new else 'was there already'}"))
     elif args.name or args.platform:
         _show(opened, args)
     else:
@@ -123,12 +125,6 @@ def _changes(history: History, args: argparse.Namespace) -> int:
         longest = f"it has {max(short)}" if len(short) == 1 else f"they have {max(short)} at most"
         print(f"{len(short)} too short to say: change points need {MIN_VALUES} sessions, and {longest}")
     return int(args.fail and any(shift.change.relative < 0 for each in found for shift in each))
-
-
-def _import(history: History, files: list[Path]) -> None:
-    for session in [read_results(path) for path in files]:  # all, before anything is written
-        is_new = history.append(session)
-        print(inert(f"{printable(session.session)}  {'added' if is_new else 'was there already'}"))
 
 
 def _chosen(history: History, args: argparse.Namespace) -> list[tuple[str, str]]:

@@ -54,12 +54,13 @@ def vanished_text(node_id: str, command: Sequence[str]) -> str:
     return f"is stored in the baseline and was not found; restore it, or see what would be removed with {removal([node_id], command)}"
 
 
-def platform_text(found: PlatformShift) -> str:
+def platform_line(found: PlatformShift) -> ReportLine:
     """Return what all benchmarks of a platform lost together, without its name."""
-    return (
-        f"{found.slower} of {found.members} benchmarks slower together, by {percent(found.loss)} (at least "
+    return ReportLine(
+        text=f"{found.slower} of {found.members} benchmarks slower together, by {percent(found.loss)} (at least "
         f"{percent(loss(found.at_least))}; tolerance {percent(found.tolerance)}): check the machine "
-        "(pytest-accel doctor)"
+        "(pytest-accel doctor)",
+        status=Outcome.REGRESSED,
     )
 
 
@@ -68,10 +69,6 @@ def platform_brief(found: PlatformShift, changes: Sequence[Change], causes: Sequ
     lost = f"{percent(found.loss)} slower (at least {percent(loss(found.at_least))})"
     parts = [f"{lost}, {found.slower} of {found.members} benchmarks together"]
     return "; ".join(filter(None, [*parts, *(causes or [describe_briefly(changes)])]))
-
-
-def platform_line(platform: str, found: PlatformShift) -> str:
-    return line_text(platform, ReportLine(text=platform_text(found), status=Outcome.REGRESSED))
 
 
 def frozen_text(*, chosen: float, stored: float | None, before: float | None = None) -> str:
@@ -167,11 +164,8 @@ def way_out(verdict: Verdict, enough: str = "") -> tuple[str, str]:
 
 
 def _quieten(of: str) -> str:
-    return (
-        "quieten the machine (pytest-accel doctor)"
-        if of in {THROUGHPUT, ANCHOR}
-        else "measure it over more work"
-    )
+    is_speed = of in {THROUGHPUT, ANCHOR}
+    return "quieten the machine (pytest-accel doctor)" if is_speed else "measure it over more work"
 
 
 def change(result: Result) -> str:

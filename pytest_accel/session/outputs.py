@@ -38,7 +38,7 @@ from pytest_accel.session.selection import is_xdist_worker
 from pytest_accel.stats.causes import common_causes, has_causes
 from pytest_accel.stats.environment import safe_arguments
 from pytest_accel.stats.gate import Outcome
-from pytest_accel.stats.quantities import clipped
+from pytest_accel.stats.quantities import clipped, percent
 from pytest_accel.stats.results import SessionResults
 from pytest_accel.stats.run import Scalar
 from pytest_accel.storage.files import is_special_file, is_writable_folder, nearest_folder, write_atomic
@@ -187,6 +187,7 @@ class Outputs:
     def session_lines(self) -> list[summary.Line]:
         session = self.session
         unmatched = session.references.unmatched(session.collected) if session.cases else ()
+        slowed = f"--accel-slowdown {percent(self.settings.slowdown)}: every step was delayed on purpose."
         losing = [case.causes() for case in session.cases.values() if has_causes(case.verdict)]
         notes = [
             *common_causes(next(iter(causes), None) for causes in losing),
@@ -198,7 +199,7 @@ class Outputs:
             *summary.other_roots(session.cases.values(), self.settings, self.config.rootpath),
         ]
         return [
-            *([(summary.slowdown_line(self.settings), _YELLOW)] if self.settings.slowdown else []),
+            *([(slowed, _YELLOW)] if self.settings.slowdown else []),
             *summary.device_check_lines(session.workers.device_checks),
             *((note("", text), _YELLOW) for text in notes if text),
         ]

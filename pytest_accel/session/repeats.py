@@ -12,7 +12,7 @@ from statistics import fmean
 import pytest
 
 from pytest_accel.options import SESSION_START_S, Settings
-from pytest_accel.report.terminal import Progress, explanation, platform_brief, platform_line
+from pytest_accel.report.terminal import Progress, explanation, line_text, platform_brief, platform_line
 from pytest_accel.session.case import MOST_REPLACED, Case
 from pytest_accel.session.device import live_progress
 from pytest_accel.session.recording import refuse_mixture
@@ -78,7 +78,7 @@ class PlatformShifts:
     def reports(self) -> Iterator[pytest.TestReport]:
         for platform, found in self.found.items():
             path, short = f"baselines/{platform}", self.briefs[platform]
-            text = "\n".join([platform_line(platform, found), *self.notes[platform]])
+            text = "\n".join([line_text(platform, platform_line(found)), *self.notes[platform]])
             yield failed_report(platform, path, text, Outcome.REGRESSED, short)
 
 

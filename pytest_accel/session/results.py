@@ -246,14 +246,13 @@ def vanished_result(node_id: str, command: Sequence[str], *, failed: bool) -> Re
 
 def platform_result(platform: str, found: PlatformShift, notes: Iterable[str]) -> Result:
     """Return the slowdown that all benchmarks of a platform share."""
-    decided = ReportLine(text=terminal.platform_text(found), status=Outcome.REGRESSED)
     return Result(
         benchmark=platform,
         platform=platform,
         disk_name=platform,
         status=Outcome.REGRESSED,
         failed=True,
-        lines=(decided, *(ReportLine(text=note) for note in notes)),
+        lines=(terminal.platform_line(found), *(ReportLine(text=note) for note in notes)),
         tolerance=found.tolerance,
     )
 

@@ -27,7 +27,7 @@ from pytest_accel.stats.causes import cause_text, lost
 from pytest_accel.stats.environment import safe_arguments
 from pytest_accel.stats.gate import LOSSES, THROUGHPUT, Outcome
 from pytest_accel.stats.metric_gates import shown_name
-from pytest_accel.stats.quantities import ASSUMED, counted, percent
+from pytest_accel.stats.quantities import ASSUMED, counted
 from pytest_accel.stats.results import Ending, Result
 from pytest_accel.stats.run import Scalar
 from pytest_accel.storage.baselines import BaselineStore
@@ -119,10 +119,6 @@ def other_roots(cases: Iterable[Case], settings: Settings, root: Path) -> Iterat
             f"{counted(number, 'benchmark')} without a baseline: {path} holds one, recorded under another root directory "
             f"than {root}. Add it: --rootdir={shlex.quote(str(other))}"
         )
-
-
-def slowdown_line(settings: Settings) -> str:
-    return f"--accel-slowdown {percent(settings.slowdown)}: every step was delayed on purpose."
 
 
 def _explained(result: Result) -> Iterator[Line]:

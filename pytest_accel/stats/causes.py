@@ -468,7 +468,9 @@ def _off_cpu(sides: _Sides) -> Cause | None:
 
 def _computing(sides: _Sides) -> Cause | None:
     """Return the CPU time of the one thread of a step on the CPU."""
-    moved = sides.moved(_computing_s, math.log, _SCATTER[_CPU]) if sides.is_one_thread else None
+    if not sides.is_one_thread:
+        return None
+    moved = sides.moved(lambda run: run.metrics[_CPU] * _typical_share(run), math.log, _SCATTER[_CPU])
     if moved is None:
         return None
     text = f"computing {seconds(moved.now)} a step, {seconds(moved.before)}{_IN_THE_BASELINE}"
@@ -480,10 +482,6 @@ def _is_one_thread(run: Run) -> bool:
     """Return whether it ran on the CPU, in one thread that took all CPU time."""
     on_cpu = not (run.rank_step_s or "launch_s" in run.metrics or "sm_clock_mhz" in run.metrics)
     return on_cpu and 0 < run.metrics.get(_CPU, 0.0) <= _ONE_THREAD * fmean(run.rounds_s)
-
-
-def _computing_s(run: Run) -> float:
-    return run.metrics[_CPU] * _typical_share(run)
 
 
 def _off_cpu_s(run: Run) -> float | None:

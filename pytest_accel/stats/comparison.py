@@ -12,7 +12,6 @@ from pytest_accel.stats.energy import units_per_wh, wh_per_epoch
 from pytest_accel.stats.environment import Change, Environment, describe, diff, diff_identity
 from pytest_accel.stats.gate import THROUGHPUT, Outcome, Policy, Verdict, interval, judge
 from pytest_accel.stats.metric_gates import is_rate, judge_metrics
-from pytest_accel.stats.quantities import percent
 from pytest_accel.stats.results import Ending, Result, Status, worst_status
 from pytest_accel.stats.run import Run, Scalar
 
@@ -192,10 +191,6 @@ def is_stored(run: Run, stored: Iterable[Run]) -> bool:
 def was_slowed(run: Run) -> bool:
     """Return whether it was measured with --accel-slowdown."""
     return "slowdown_felt" in run.metrics
-
-
-def slowed_text(runs: Iterable[Run]) -> str:
-    return percent(max((run.metrics.get("slowdown_felt", 0.0) for run in runs), default=0.0))
 
 
 def configuration_changes(old: HasConfiguration, new: HasConfiguration) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 from pytest_accel.stats import baseline_quality as quality
 from pytest_accel.stats.baseline_quality import NoisePrior
-from pytest_accel.stats.comparison import is_stored, slowed_text, was_slowed, why_unusable
+from pytest_accel.stats.comparison import is_stored, was_slowed, why_unusable
 from pytest_accel.stats.environment import describe, diff_identity
 from pytest_accel.stats.gate import LOSSES, Outcome, Policy
 from pytest_accel.stats.quantities import counted, percent, printable
@@ -101,9 +101,8 @@ def _is_accepted(key: str, result: Result, file: BaselineFile, *, replace: bool)
 def _check_fit(key: str, result: Result, stored: Sequence[Run]) -> None:
     """Raise ValueError, with the remedy, for runs that are no baseline."""
     if slowed := [run for run in result.runs if was_slowed(run)]:
-        raise ValueError(
-            f"it was slowed on purpose ({slowed_text(slowed)}). Measure without --accel-slowdown."
-        )
+        felt = percent(max(run.metrics["slowdown_felt"] for run in slowed))
+        raise ValueError(f"it was slowed on purpose ({felt}). Measure without --accel-slowdown.")
     lost = next((verdict.outcome for verdict in result.verdicts if verdict.outcome in LOSSES), None)
     gained = result.verdict is not None and result.verdict.outcome is Outcome.IMPROVED  # gated or not
     outcome = lost or (Outcome.IMPROVED if gained else result.measured_as)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from pytest_accel.options import SETTINGS, settings_of
+from pytest_accel.options import SETTINGS, data_root, settings_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -206,7 +206,6 @@ def accel_data(request: pytest.FixtureRequest) -> Callable[[str], Path]:
 
     With --accel-require and --accel-data it fails.
     """
-    from pytest_accel.options import data_root
     from pytest_accel.session.device import fail_plainly
     from pytest_accel.workloads.build import find_set
     from pytest_accel.workloads.data.files import DataError, DataMissing

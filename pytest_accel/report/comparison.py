@@ -98,8 +98,13 @@ def _short_verdict(each: Judged) -> str:
 
 def notes(comparison: Comparison) -> list[str]:
     """Return what the marks mean, and what differs; then the verdicts in words."""
-    found = [*_sets(comparison), *_unlike(comparison), *_verdicts(comparison)]
-    return [printable(line) for line in found]
+    unlike = dict.fromkeys(
+        f"{UNLIKE} {row.name}, {side.label}: {cell.differs}"
+        for row in comparison.rows
+        for cell, side in zip(row.cells, comparison.sides, strict=True)
+        if cell.differs
+    )
+    return [printable(line) for line in (*_sets(comparison), *unlike, *_verdicts(comparison))]
 
 
 def _sets(comparison: Comparison) -> Iterator[str]:
@@ -115,16 +120,6 @@ def _sets(comparison: Comparison) -> Iterator[str]:
     if any(cell.ratio is not None for row in comparison.rows for cell in row.cells):
         held = dict.fromkeys(comparison.sides[at].label for at in comparison.held_to)
         yield f"x is against {', '.join(held)}; above 1 is better."
-
-
-def _unlike(comparison: Comparison) -> Iterator[str]:
-    """Yield what is not alike between figures of one row."""
-    yield from dict.fromkeys(
-        f"{UNLIKE} {row.name}, {side.label}: {cell.differs}"
-        for row in comparison.rows
-        for cell, side in zip(row.cells, comparison.sides, strict=True)
-        if cell.differs
-    )
 
 
 def _verdicts(comparison: Comparison) -> Iterator[str]:

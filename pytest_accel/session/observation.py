@@ -17,15 +17,8 @@ from pytest_accel.measure.rounds import Ranks
 from pytest_accel.measure.validity import Validity, assess
 from pytest_accel.platforms.catalogue import DetectedDevice
 from pytest_accel.power.source import PowerSource, from_hook, open_sources, problems
-from pytest_accel.stats.energy import (
-    Energy,
-    EnergyWindow,
-    PowerSample,
-    Scope,
-    energy_of,
-    peak_total_w,
-    total_j,
-)
+from pytest_accel.stats import energy
+from pytest_accel.stats.energy import EnergyWindow, PowerSample, Scope
 
 
 class Observation:
@@ -123,46 +116,46 @@ class Observation:
             samples=tuple(self._samples),
             rails=rails,
         )
-        energy = energy_of(window)
+        measured = energy.energy_of(window)
         tdp_w = self._hardware.variant.tdp_w if self._hardware and self._hardware.variant else None
-        found = energy_metrics(energy, window, steps=steps, devices=len(self._powered), tdp_w=tdp_w)
+        found = energy_metrics(measured, window, steps=steps, devices=len(self._powered), tdp_w=tdp_w)
         unread = problems(self._sources) if "energy_j" not in found else ()
         if not self._powered and any(rail.scope == "device" for rail in rails):
             unread += (
                 "rails of scope 'device' are of no use here: this platform has no device but the node",
             )
-        doubts = (*self._problems, *unread, *energy.problems, *self._watch.problems)
+        doubts = (*self._problems, *unread, *measured.problems, *self._watch.problems)
         return found, tuple(dict.fromkeys(doubts))
 
 
 def energy_metrics(
-    energy: Energy, window: EnergyWindow, *, steps: int, devices: int, tdp_w: float | None
+    measured: energy.Energy, window: EnergyWindow, *, steps: int, devices: int, tdp_w: float | None
 ) -> dict[str, float]:
     """Return the energy metrics of the devices, or of the node without devices, and of the node's other sensors."""
     rails = window.rails
     scope: Scope = "device" if devices else "node"
     found: dict[str, float] = {}
-    if (total := total_j(energy.energy_j, rails, scope=scope)) is not None:
+    if (total := energy.total_j(measured.energy_j, rails, scope=scope)) is not None:
         mean_w = total / window.length_s / max(1, devices)
         found |= {"energy_j": total, "energy_per_step_j": total / steps, "power_mean_w": mean_w}
         found |= {"tdp_share": mean_w / tdp_w} if tdp_w else {}
-    if (integral_j := total_j(energy.sampled_j, rails, scope=scope)) is not None:
+    if (integral_j := energy.total_j(measured.sampled_j, rails, scope=scope)) is not None:
         found["energy_sampled_per_step_j"] = integral_j / steps
-    if (peak_w := _peak_w(energy, window, devices)) is not None:
+    if (peak_w := _peak_w(measured, window, devices)) is not None:
         found["power_peak_w"] = peak_w
     for kind in ("cpu", "module") if devices else ():
         of_kind = [rail for rail in rails if rail.scope == "node" and rail.kind == kind]
-        node_j = total_j(energy.energy_j, of_kind, scope="node")
+        node_j = energy.total_j(measured.energy_j, of_kind, scope="node")
         found |= {} if node_j is None else {f"node_{kind}_energy_per_step_j": node_j / steps}
     return found
 
 
-def _peak_w(energy: Energy, window: EnergyWindow, devices: int) -> float | None:
+def _peak_w(measured: energy.Energy, window: EnergyWindow, devices: int) -> float | None:
     """Return the peak of the device that drew most; of a node, the peak of its sum."""
     if not devices:
-        return peak_total_w(window, scope="node")
+        return energy.peak_total_w(window, scope="node")
     of_devices = [rail.name for rail in window.rails if rail.scope == "device"]
-    return max((energy.peak_w[name] for name in of_devices if name in energy.peak_w), default=None)
+    return max((measured.peak_w[name] for name in of_devices if name in measured.peak_w), default=None)
 
 
 def _sources_of_others(config: pytest.Config) -> tuple[tuple[PowerSource, ...], str]:

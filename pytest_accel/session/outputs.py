@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -35,6 +35,7 @@ from pytest_accel.session.results import (
     vanished_result,
 )
 from pytest_accel.session.selection import is_xdist_worker
+from pytest_accel.session.session import BenchmarkSession
 from pytest_accel.stats.causes import common_causes, has_causes
 from pytest_accel.stats.environment import safe_arguments
 from pytest_accel.stats.gate import Outcome
@@ -43,10 +44,6 @@ from pytest_accel.stats.results import SessionResults
 from pytest_accel.stats.run import Scalar
 from pytest_accel.storage.files import is_special_file, is_writable_folder, nearest_folder, write_atomic
 from pytest_accel.storage.results import write_results
-
-if TYPE_CHECKING:
-    from pytest_accel.session.session import BenchmarkSession
-
 
 NOT_ENDED = "written during the session; a file that still says so is of a session that was killed"
 UPDATE_SHARE = 0.05  # of a session's time at most, beyond two seconds, for writing during the session

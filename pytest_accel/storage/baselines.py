@@ -295,7 +295,11 @@ class BaselineStore:
         path = self.path(platform, suite)
         locks = locked(path, self.lock_timeout_s, BaselineError)
         with format_errors(str(path), BaselineError), locks as write:
-            changed = without_unused(change(self.read(platform, suite) or empty_file(platform, suite)))
+            changed = change(self.read(platform, suite) or empty_file(platform, suite))
+            runs = (run for each in changed.benchmarks.values() for run in (*each.runs, *each.anchor))
+            used = {run.environment for run in runs}
+            kept = {key: each for key, each in changed.environments.items() if key in used}
+            changed = dataclasses.replace(changed, environments=kept)
             write(_checked(changed, path))
         return changed
 
@@ -376,13 +380,6 @@ def _check_addition(key: str, stored: BaselineEntry, entry: BaselineEntry) -> No
 
 def _place(key: str) -> str:
     return f"benchmarks[{json.dumps(key)}]"
-
-
-def without_unused(file: BaselineFile) -> BaselineFile:
-    """Return the file without environments that no run names."""
-    used = {run.environment for each in file.benchmarks.values() for run in (*each.runs, *each.anchor)}
-    environments = {key: environment for key, environment in file.environments.items() if key in used}
-    return dataclasses.replace(file, environments=environments)
 
 
 def _checked(file: BaselineFile, path: Path) -> bytes:

@@ -270,14 +270,14 @@ class Outputs:
         Unless an option of its table or of its comparison asks for it.
         """
         groups = yield
-        wanted = config.getoption("verbose", default=0) > 1 or any(
-            config.getoption(f"benchmark_{name}", default=None) not in unset
-            for name, unset in _OF_ITS_TABLE.items()
-        )
-        others = [
+        given = {name: config.getoption(f"benchmark_{name}", default=None) for name in _OF_ITS_TABLE}
+        asked = any(value not in _OF_ITS_TABLE[name] for name, value in given.items())
+        if asked or config.getoption("verbose", default=0) > 1:
+            return groups
+        others = (
             (name, [each for each in group if "accel" not in each["extra_info"]]) for name, group in groups
-        ]
-        return groups if wanted else [(name, group) for name, group in others if group]
+        )
+        return [(name, group) for name, group in others if group]
 
     @pytest.hookimpl(trylast=True)  # below the table of pytest-benchmark
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:

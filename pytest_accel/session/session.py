@@ -152,9 +152,8 @@ class BenchmarkSession:
         if build := getattr(terminal, "build_summary_stats_line", None):
             terminal.build_summary_stats_line = lambda: self.last_line(terminal.stats, *build())
         # In this process only for debugging.
-        self.in_process = settings.in_process or any(
-            config.getoption(name, default=False) for name in DEBUGGING_OPTIONS
-        )
+        debugging = any(config.getoption(name, default=False) for name in DEBUGGING_OPTIONS)
+        self.in_process = settings.in_process or debugging
 
     # --- collecting -----------------------------------------------------------------------------
 

@@ -162,18 +162,15 @@ def _recorded_lines(config: pytest.Config, settings: Settings, measured: Sequenc
     commit = not root.startswith(".accel/")
     recorded = [result for result in measured if result.status is Ending.RECORDED]
     noisy = [result for result in recorded if is_too_noisy(result)]
-    bad, good = (
-        sorted({f"{root}/{result.disk_name}/{result.suite}.json" for result in each})
-        for each in (noisy, recorded)
-    )
-    if good := [file for file in good if file not in bad]:
+    bad = {f"{root}/{each.disk_name}/{each.suite}.json" for each in noisy}
+    if good := sorted({f"{root}/{each.disk_name}/{each.suite}.json" for each in recorded} - bad):
         named = "" if settings.baselines == Settings().baselines else f" --baselines {shlex.quote(root)}"
         also = ", and commit it" if commit else ""
         yield f"Recorded in {', '.join(good)}: look at it (pytest-accel baseline show{named}){also}.", {}
     if bad:
         not_yet = "do not commit it, " if commit else ""
         text = (
-            f"Recorded in {', '.join(bad)}: {not_yet}{counted(len(noisy), 'benchmark')} too noisy. "
+            f"Recorded in {', '.join(sorted(bad))}: {not_yet}{counted(len(noisy), 'benchmark')} too noisy. "
             "Quieten the machine (pytest-accel doctor), and replace the noisy runs"
         )
         yield from _command_lines(config, text, noisy, measured, REPLACE)

@@ -142,9 +142,8 @@ class WorkerProcess:
     def _run(self, order: Order) -> ItemResult:
         item, selection = self._items.get(order.node_id), self._config.stash[SELECTION]
         if item is None:
-            return ItemResult.failed(
-                f"{order.node_id} was not collected here: do all ranks see the same files?"
-            )
+            text = f"{order.node_id} was not collected here: do all ranks see the same files?"
+            return ItemResult.failed(text)
         self._config.stash[SESSION_ID] = order.session
         self._config.stash[PROFILE_ABOVE_S] = order.profile_above_s
         if not selection.ordered:
@@ -196,12 +195,8 @@ class WorkerProcess:
                     ),
                 }
         called = any(report.when == "call" for report in self._reports)  # not under --setup-only
-        if (
-            called
-            and is_benchmark(item)
-            and MEASUREMENT not in item.stash
-            and MEASURING_OFF not in item.stash
-        ):
+        is_done = MEASUREMENT in item.stash or MEASURING_OFF in item.stash
+        if called and is_benchmark(item) and not is_done:
             cause = f"it measured nothing: {CALL_MEASURE}"
             return {"outcome": "failed", "text": cause, "cause": cause}
         return {"outcome": "passed"}

@@ -86,9 +86,8 @@ class Workers:
                     self._group = self._start(shape, settings, progress)
                     self._shape = shape
                 progress.phase("building", None)
-                answer = self._group.run(
-                    order, timeout_s=settings.timeout_s, waiting=progress.tick, phase=progress.phase
-                )
+                tick, phase = progress.tick, progress.phase
+                answer = self._group.run(order, timeout_s=settings.timeout_s, waiting=tick, phase=phase)
         except (WorkerError, LockedError) as error:
             self.close()
             return ItemResult.failed(str(error))
@@ -133,9 +132,8 @@ class Workers:
 def merge_answers(answer: GroupAnswer) -> ItemResult:
     """Return the answers of all ranks as one: that of rank 0, unless they disagree."""
     try:
-        found = {
-            rank.rank: decode(ItemResult, rank.payload) for rank in answer.ranks if rank.payload is not None
-        }
+        answered = [each for each in answer.ranks if each.payload is not None]
+        found = {each.rank: decode(ItemResult, each.payload) for each in answered}
     except FormatError as error:
         return ItemResult.failed(f"a rank answered with something else than a result: {error}")
     if stopping := [each for each in found.values() if each.stop is not None]:
@@ -172,10 +170,9 @@ def _unfit(answer: GroupAnswer, found: Mapping[int, ItemResult]) -> ItemResult |
 
     A rank that failed or died otherwise comes before. Where no rank had built anything, none is in a collective.
     """
-    failed = answer.culprit is not None and (
-        answer.culprit not in found or found[answer.culprit].outcome != "skipped"
-    )
-    unfits = {rank: each.unfit for rank, each in found.items() if each.outcome == "skipped" and each.unfit}
+    skipped = {rank: each for rank, each in found.items() if each.outcome == "skipped"}
+    failed = answer.culprit is not None and answer.culprit not in skipped
+    unfits = {rank: each.unfit for rank, each in skipped.items() if each.unfit}
     if failed or not unfits:
         return None
     rank, unfit = next(iter(unfits.items()))
@@ -198,11 +195,9 @@ def _failed_on(failing: Sequence[int], found: Mapping[int, ItemResult]) -> ItemR
     shown = _alone(found[rank], size)
     if size == 1:
         return shown
-    which = [f"this is rank {rank} of {size}"] + [
-        f"rank {other} failed too: {found[other].cause}"
-        for other in others
-        if found[other].cause != shown.cause
-    ]
+    unlike = [other for other in others if found[other].cause != shown.cause]
+    which = [f"this is rank {rank} of {size}"]
+    which += [f"rank {other} failed too: {found[other].cause}" for other in unlike]
     # The last report of an item has the sections of those before it.
     output = [
         (f"{title} of rank {other}", text)

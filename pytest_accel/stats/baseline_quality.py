@@ -118,12 +118,10 @@ class BaselineQuality:
     @property
     def provisional(self) -> str:
         """Why more should be recorded; empty where it is enough."""
-        few = []
-        if self.runs < RECORD_RUNS:
-            few.append(f"{counted(self.runs, 'run')} of {RECORD_RUNS}")
-        if self.sessions < MIN_SESSIONS:
-            few.append(f"{counted(self.sessions, 'session')} of {MIN_SESSIONS}")
-        return ", ".join(few)
+        counts = ((self.runs, "run", RECORD_RUNS), (self.sessions, "session", MIN_SESSIONS))
+        return ", ".join(
+            f"{counted(found, noun)} of {least}" for found, noun, least in counts if found < least
+        )
 
     @property
     def too_noisy(self) -> str:

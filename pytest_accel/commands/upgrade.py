@@ -18,17 +18,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from pytest_accel.commands import runner
 from pytest_accel.commands.overlay import normalized, overlay_variables
 from pytest_accel.commands.registry import argument, command, parsed
-from pytest_accel.commands.runner import (
-    INTERRUPTED,
-    Console,
-    InterruptedRunError,
-    Runner,
-    describe_exit,
-    last_lines,
-    stops_noted,
-)
+from pytest_accel.commands.runner import Console, InterruptedRunError, Runner
 from pytest_accel.commands.worker import exclude_arguments
 from pytest_accel.report.comparison import JUDGED, screen, upgrade_results
 from pytest_accel.report.markdown import append_step_summary, render_summary
@@ -92,7 +85,7 @@ def upgrade(args: argparse.Namespace) -> int:
     """
     _refuse_arguments(args.for_pytest)
     environments = {"old": environment_of("OLD", args.old), "new": environment_of("NEW", args.new)}
-    with stops_noted() as signals:
+    with runner.stops_noted() as signals:
         work = _Upgrade(
             environments=environments,
             folder=_new_folder(args.keep),
@@ -107,7 +100,7 @@ def upgrade(args: argparse.Namespace) -> int:
                 isolation.measure()
             return work.report()
         except InterruptedRunError:
-            text, status = "interrupted.", INTERRUPTED
+            text, status = "interrupted.", runner.INTERRUPTED
         except _UnfinishedError as error:
             text, status = str(error), error.status
         if any(each.verdict for each in work.progress().values()):
@@ -248,9 +241,9 @@ class _Upgrade:
 def _unfinished(environment: UpgradeEnvironment, status: int | None, log: Path) -> _UnfinishedError:
     """Return the error of a process that left no results, with the most common causes."""
     ended_well = status in _FINISHED
-    what = "nothing was measured there" if ended_well else f"pytest {describe_exit(status)} there"
+    what = "nothing was measured there" if ended_well else f"pytest {runner.describe_exit(status)} there"
     code = 1 if ended_well else status if status in (2, 4, 5) else _BROKEN
-    end = "\n".join(f"    {line}" for line in last_lines(log))
+    end = "\n".join(f"    {line}" for line in runner.last_lines(log))
     brief = _error_in(log) or f"{what} ({log.name})"
     here, kept = Path.cwd(), log.parent
     needs = ""
@@ -269,7 +262,7 @@ def _error_in(log: Path) -> str:
     """Return the last error that pytest or Python shows; empty where there is none."""
     found = re.findall(
         r"^(?:E\s+)?((?:[\w.]+(?:Error|Exception)\b|No module named).*)$",
-        "\n".join(last_lines(log, 1000)),
+        "\n".join(runner.last_lines(log, 1000)),
         re.MULTILINE,
     )
     return str(found[-1]) if found else ""
@@ -415,12 +408,12 @@ def _prepare_isolation(work: _Upgrade, wanted: str) -> _Isolation:
 
 
 def ask_packages(
-    environment: UpgradeEnvironment, runner: Runner, stem: Path, *arguments: str
+    environment: UpgradeEnvironment, processes: Runner, stem: Path, *arguments: str
 ) -> dict[str, Any]:
     answer, log = stem.with_suffix(".json"), stem.with_suffix(".log")
     command = environment.python("-m", "pytest_accel.commands.overlay", str(answer), *arguments)
-    status = runner.run(command, log, title=f"packages of {environment.name}")
-    if runner.signals:
+    status = processes.run(command, log, title=f"packages of {environment.name}")
+    if processes.signals:
         raise InterruptedRunError
     if not answer.exists():
         raise _unfinished(environment, status, log)

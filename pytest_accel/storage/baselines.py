@@ -293,8 +293,8 @@ class BaselineStore:
     ) -> BaselineFile:
         """Rewrite a file under its lock, without environments that no run names."""
         path = self.path(platform, suite)
-        locks = locked(path, self.lock_timeout_s, BaselineError)
-        with format_errors(str(path), BaselineError), locks as write:
+        lock = locked(path, self.lock_timeout_s, BaselineError)
+        with format_errors(str(path), BaselineError), lock as write:
             changed = change(self.read(platform, suite) or empty_file(platform, suite))
             runs = (run for each in changed.benchmarks.values() for run in (*each.runs, *each.anchor))
             used = {run.environment for run in runs}

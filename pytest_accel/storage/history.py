@@ -182,7 +182,8 @@ class History:
                 remedy = "write an id, or so much of its beginning that no other has."
                 raise self._error(problem, f"`pytest-accel history` lists them; {remedy}")
             found = connection.execute("SELECT document FROM sessions WHERE session = ?", names)
-            return self._parsed(names[0], found.fetchone()[0])
+            (document,) = found.fetchone()
+        return self._parsed(names[0], document)
 
     def latest(self) -> SessionResults:
         return self.session(next((each.session for each in self.sessions(limit=1)), ""))

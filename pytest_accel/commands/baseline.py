@@ -60,8 +60,7 @@ def show(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(shown_json(stored), indent=2))
     else:
-        print("\n".join(shown(stored)))
-        _show_tolerance_of_project()
+        print("\n".join([*shown(stored), *_tolerance_of_project()]))
     return 0
 
 
@@ -83,12 +82,11 @@ def _stored(args: argparse.Namespace) -> tuple[BaselineStore, Sequence[BaselineF
     return store, files, wanted
 
 
-def _show_tolerance_of_project() -> None:
+def _tolerance_of_project() -> list[str]:
     project = registry.find_project(Path.cwd())
     given = project.ini.get("accel_tolerance", "auto")  # auto is what is stored
-    if given != "auto":
-        text = f"accel_tolerance = {given} in {project.file} goes before stored tolerances."
-        print("\n".join(fitted([text])))
+    text = f"accel_tolerance = {given} in {project.file} goes before stored tolerances."
+    return [] if given == "auto" else fitted([text])
 
 
 def _check(folder: Path) -> int:
@@ -175,7 +173,7 @@ def edit(args: argparse.Namespace) -> int:
     )
     print("\n".join(lines or ["There is nothing to change."]))
     if args.tolerance is not None:
-        _show_tolerance_of_project()
+        print("".join(f"{line}\n" for line in _tolerance_of_project()), end="")
     if lines and not args.reason.strip():
         print('Nothing was changed. Write it with --reason "...".')
     return 0

@@ -123,8 +123,9 @@ class _Compilation:
             sys.stderr.write(log.read_text(encoding="utf-8", errors="replace"))
             if status not in (0, 5):
                 raise ValueError("pytest could not collect; see above.")
-            remedy = "Name what to compile after --: bench_suites -m h200."
-            raise ValueError(f"no benchmark was found that this machine can run. {remedy}")
+            raise ValueError(
+                "no benchmark was found that this machine can run. Name what to compile after --: bench_suites -m h200."
+            )
         distributed = [each["node_id"] for each in found["benchmarks"] if each["distributed"]]
         others = [each["node_id"] for each in found["benchmarks"] if not each["distributed"]]
         return distributed, others, found["arguments"]

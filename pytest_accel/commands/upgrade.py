@@ -171,7 +171,7 @@ class _Upgrade:
             f"--accel-history={self.folder / 'history.sqlite'}",
         ]
         environment = self.environments[slot.side]
-        if environment.python_path:  # before which an ini file's would go, so that both sides import the same
+        if environment.python_path:  # an ini file's `pythonpath` would go before it: one code on both sides
             ours += ["-o", "pythonpath="]
         if excluded := list(dict.fromkeys([*self.left_out, *excluded])):
             ours += exclude_arguments(stem.with_suffix(".excluded"), excluded)

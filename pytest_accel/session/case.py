@@ -275,8 +275,8 @@ class Case:
         if not self.measurements:
             return self._invalid()
         if self.entry is None:
-            missing = f"baselines of {self.disk_name} hold no {self.item.name}"
-            missing = self._stored_with_other_data() or missing
+            nothing = f"baselines of {self.disk_name} hold no {self.item.name}"
+            missing = self._stored_with_other_data() or nothing
             return self._verdict(Outcome.NO_BASELINE, f"{missing}; record it with --accel-record")
         why = self.stale()
         return self._verdict(Outcome.STALE_BASELINE, why) if why else None

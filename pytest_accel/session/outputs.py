@@ -54,7 +54,7 @@ _OF_ITS_TABLE: Mapping[str, tuple[object, ...]] = {
     **dict.fromkeys(
         ("time_unit", "compare", "compare_fail", "cprofile", "histogram", "verbose"), (None, False, [])
     ),
-    # The list is its default before 5.3.
+    # The list is its default before 5.3, so that asking for exactly it shows no table.
     "columns": (
         None,
         ["min", "max", "mean", "stddev", "median", "iqr", "outliers", "ops", "rounds", "iterations"],

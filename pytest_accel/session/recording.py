@@ -84,8 +84,9 @@ def record(case: Case, store: BaselineStore, session_id: str) -> None:
             ledger=(line,),
         )
         environments = [each.environment for each in case.measurements]
-        place = (case.disk_name, case.suite, case.key)
-        file = store.record(*place, entry, environments, replace=settings.update)
+        file = store.record(
+            case.disk_name, case.suite, case.key, entry, environments, replace=settings.update
+        )
     except ValueError as error:
         # Only a BaselineError names its file; other values are refused before there is one.
         what = "" if isinstance(error, BaselineError) else f"{case.label}: cannot be stored: "

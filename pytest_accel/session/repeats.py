@@ -171,8 +171,14 @@ class Repeats:
 
     def measure_fresh(self, case: Case, progress: Progress) -> None:
         """Run a case once more; leave its measurement, or why there is none, in the case."""
-        ordered = (case.item, case.platform, case.settings, progress)
-        found = self.workers.run(*ordered, fresh=True, profile_above_s=case.profile_above_s)
+        found = self.workers.run(
+            case.item,
+            case.platform,
+            case.settings,
+            progress,
+            fresh=True,
+            profile_above_s=case.profile_above_s,
+        )
         if found.unfit is not None:
             case.unfit = found.unfit
             case.judge()

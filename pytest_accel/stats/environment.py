@@ -332,8 +332,9 @@ def _safe_value(name: str, value: str) -> str:
 
 def _looks_random(value: str) -> bool:
     """Return a long word of letters and digits mixed, or base64 with its punctuation."""
-    if any(not word.isdigit() and not word.isalpha() for word in _WORD.findall(value)):
-        return True
+    for word in _WORD.findall(value):
+        if any(c.isdigit() for c in word) and any(c.isalpha() for c in word):
+            return True
     return any(_share_of_changes(word) > _RANDOM_SHARE for word in _BASE64.findall(value))
 
 

@@ -102,7 +102,8 @@ def _scale(old: Sequence[Run], new: Sequence[Run], policy: Policy) -> Scale:
     Slow runs are capped on each side first: one throttled process must not blur all pairs. Drift moves the two pairs of
     a block apart and counts as noise, which makes the verdict more careful.
     """
-    differences = pair_differences(*(gate.capped(gate.summaries(side), policy) for side in (old, new)))
+    before, after = (gate.capped(gate.summaries(side), policy) for side in (old, new))
+    differences = pair_differences(before, after)
     return gate.pooled(gate.sum_of_squares(differences) / 2, len(differences) - 1, [*old, *new], policy)
 
 

@@ -353,8 +353,8 @@ def with_runs(
     machines = [known[run.environment] for run in entry.runs if run.environment in known]
     for machine in machines[1:]:
         if changes := diff_identity(machines[0], machine):
-            elsewhere = f"these are of another machine ({describe(changes)})"
-            problem = f"runs of two machines do not mix, and {elsewhere}"
+            where = describe(changes)
+            problem = f"runs of two machines do not mix, and these are of another machine ({where})"
             raise FormatError(_place(key), problem, _UPDATE_REMEDY)
     return dataclasses.replace(file, environments=known, benchmarks={**file.benchmarks, key: entry})
 

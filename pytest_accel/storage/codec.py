@@ -197,7 +197,7 @@ def _scalar(kind: type, value: object, place: str) -> object:
         return _checked(value, bool, place)
     if isinstance(value, bool) or not isinstance(value, int | float):
         _fail(place, f"{shown(value)} where {'a whole number' if kind is int else 'a number'} is expected")
-    if not abs(value) <= sys.float_info.max:  # an integer may be no float, on which isfinite() raises
+    if not abs(value) <= sys.float_info.max:  # isfinite() raises on an integer too large for a float
         _fail(place, f"{shown(value)} is not a finite number")
     if kind is int and not isinstance(value, int):
         _fail(place, f"{shown(value)} where a whole number is expected")

@@ -179,8 +179,10 @@ class History:
             if len(names) != 1:
                 several = f"{session!r} begins {len(names)} sessions: {', '.join(names[:4])}"
                 problem = several if names else f"no session {session!r} is here"
-                remedy = "write an id, or so much of its beginning that no other has."
-                raise self._error(problem, f"`pytest-accel history` lists them; {remedy}")
+                raise self._error(
+                    problem,
+                    "`pytest-accel history` lists them; write an id, or so much of its beginning that no other has.",
+                )
             found = connection.execute("SELECT document FROM sessions WHERE session = ?", names)
             (document,) = found.fetchone()
         return self._parsed(names[0], document)
@@ -228,8 +230,11 @@ class History:
     @contextmanager
     def _opened(self, *, write: bool = False) -> Iterator[sqlite3.Connection]:
         """Open one transaction: all of it is stored or nothing. Other writers wait; a reader changes nothing."""
-        remedy = "A session that measures begins one (--accel-history says where); results are added with"
-        missing = self._error("there is no history here yet", f"{remedy} `pytest-accel history --import`.")
+        missing = self._error(
+            "there is no history here yet",
+            "A session that measures begins one (--accel-history says where); results are added with "
+            "`pytest-accel history --import`.",
+        )
         if not self._exists() and not write:
             raise missing
         with self._explained(), closing(self._connect("rwc" if write else "rw")) as connection:
@@ -264,10 +269,11 @@ class History:
             raise self._error(problem, "Name another file for the history; this one is untouched.")
         if version != SCHEMA_VERSION:
             problem = f"its schema {version} is not the one that this pytest-accel reads ({SCHEMA_VERSION})"
-            again = (
-                "move the file away and add the files of --accel-json with `pytest-accel history --import`."
+            raise self._error(
+                problem,
+                "Upgrade pytest-accel where it is newer; else move the file away and add the files of --accel-json with "
+                "`pytest-accel history --import`.",
             )
-            raise self._error(problem, f"Upgrade pytest-accel where it is newer; else {again}")
         return False
 
     def _exists(self) -> bool:

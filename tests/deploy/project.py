@@ -51,9 +51,9 @@ def test_step(accel, step):
 """
 
 # The doctor is the real one, but whether the machine is fit is the test's to say: this one may be busy. What it says of the
-# devices is asked once for all nights.
+# devices is asked once for all nights; its status says that it found a problem.
 PYTHON = """#!/bin/sh
-[ "$3 $4" != "doctor --json" ] || exec cat {machine}
+[ "$3 $4" != "doctor --json" ] || {{ cat {machine}; exit 1; }}
 if [ "$3" = doctor ]; then
     [ ! -e {unfit} ] || {{ cat {unfit}; exit 1; }}
     {python} "$@"

@@ -366,7 +366,7 @@ class TestIpu:
             for name in modules:
                 shutil.copy(POPLAR / f"{name}.py", folder)
             path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
-            own = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+            own = {"PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
             command = [
                 sys.executable,
                 "-m",

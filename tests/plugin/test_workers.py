@@ -146,9 +146,14 @@ def test_settings_of_torch_that_a_test_leaves_behind_end_its_worker(bench):
         def test_c(accel, torch):
             assert torch.get_float32_matmul_precision() == "highest"
             measure(accel)
+
+        def test_threads(accel, torch):
+            threads = set()
+            accel.measure(lambda: threads.add(torch.get_num_threads()), work=1, unit="calls")
+            assert threads == {2}
         """
     )
-    bench.run_with_workers().assert_outcomes(passed=7)
+    bench.run_with_workers("-oaccel_threads=2").assert_outcomes(passed=8)
     (first,) = bench.processes("test_exact")
     assert bench.processes("test_a") == bench.processes("test_b") == [first]
     (second,) = bench.processes("test_imports")

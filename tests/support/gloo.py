@@ -28,7 +28,6 @@ def start_rank(program: str, rank: int, size: int, port: int) -> subprocess.Pope
         "WORLD_SIZE": str(size),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
-        "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
     }
     command = [sys.executable, "-m", "tests.support.gloo", program]
@@ -57,7 +56,6 @@ def main() -> None:
 
     module, _, function = sys.argv[1].partition(":")
     program = getattr(import_module(module), function)
-    torch.set_num_threads(1)
     group = open_process_group(torch.device("cpu"), rendezvous_s=120, timeout_s=120)
     answer = program(group)
     group.barrier()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from pytest_accel.report import terminal
 from pytest_accel.report.markdown import markdown_table, prose
 from pytest_accel.report.verdicts import in_order, status_word, word
 from pytest_accel.stats import paired
-from pytest_accel.stats.causes import Cause, cause_text, lost
+from pytest_accel.stats.causes import Cause, lost
 from pytest_accel.stats.comparison import was_slowed
 from pytest_accel.stats.environment import Environment, describe, diff, diff_identity
 from pytest_accel.stats.gate import LOSSES, THROUGHPUT, Outcome, Verdict
@@ -41,6 +41,10 @@ TITLES = {
 }
 
 
+# Title, headings (one that ends in `>` is of figures) and rows
+Table: TypeAlias = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
+
+
 def render(comparison: Comparison, form: str) -> str:
     return FORMATS[form](comparison)
 
@@ -48,8 +52,8 @@ def render(comparison: Comparison, form: str) -> str:
 # --- tables ----------------------------------------------------------------------------------
 
 
-def tables(comparison: Comparison) -> Iterator[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
-    """Yield title, headings (one that ends in `>` is of figures) and rows for each metric; without empty columns."""
+def tables(comparison: Comparison) -> Iterator[Table]:
+    """Yield a table for each metric; without empty columns."""
     grouped: dict[str, list[Row]] = {}
     for row in comparison.rows:
         grouped.setdefault(TITLES.get(row.metric, row.metric.replace("_", " ")), []).append(row)
@@ -370,11 +374,7 @@ def screen(session: SessionResults) -> list[str]:
         *session.remarks,
         f"differs: {describe(tuple(changes)) or 'nothing in the recorded environment'}",
         *(terminal.line_text(result.name, line) for result in shown for line in result.lines),
-        *(
-            f"cause: {result.name}: {cause_text(cause, lost(result.verdict))}"
-            for result in shown
-            for cause in result.causes
-        ),
+        *(f"cause: {result.name}: {text}" for result in shown for text in result.cause_texts),
     ]
     return [inert(line) for line in [*(table if shown else []), "", *terminal.fitted(map(printable, lines))]]
 

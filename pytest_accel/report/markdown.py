@@ -18,7 +18,6 @@ from pathlib import Path
 from pytest_accel.report import verdicts
 from pytest_accel.report.terminal import change
 from pytest_accel.report.verdicts import VERDICTS
-from pytest_accel.stats.causes import cause_lines, lost
 from pytest_accel.stats.comparison import was_slowed
 from pytest_accel.stats.environment import Change, describe, safe_arguments
 from pytest_accel.stats.gate import Outcome
@@ -147,7 +146,7 @@ def _items(results: Sequence[Result], name: _Namer) -> list[str]:
         lines += [f"  - {prose(line.named, characters=_DETAIL_CHARACTERS)}" for line in more]
         lines += [
             f"  - {heading}: {prose('; '.join(filter(None, (text, remedy))))}"
-            for heading, text, remedy in cause_lines(result.causes, lost(result.verdict))
+            for heading, text, remedy in result.cause_lines
         ]
         if result.traceback:
             end = result.traceback[-_DETAIL_LINES:]

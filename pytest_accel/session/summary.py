@@ -23,7 +23,6 @@ from pytest_accel.report.verdicts import REPLACE, VERDICTS, doctor_line, is_too_
 from pytest_accel.session.case import Case
 from pytest_accel.session.launcher import LAUNCHER_RANKS
 from pytest_accel.session.references import reference_line
-from pytest_accel.stats.causes import cause_text, lost
 from pytest_accel.stats.environment import safe_arguments
 from pytest_accel.stats.gate import LOSSES, THROUGHPUT, Outcome
 from pytest_accel.stats.metric_gates import shown_name
@@ -136,7 +135,7 @@ def _notes(results: Iterable[Result]) -> Iterator[Line]:
         for text in () if result.failed else result.notes:
             found.setdefault(text, []).append(result.label)
         if result.causes and not result.failed:  # of a loss that fails nothing
-            found.setdefault(cause_text(result.causes[0], lost(result.verdict)), []).append(result.label)
+            found.setdefault(result.cause_texts[0], []).append(result.label)
     for text, labels in found.items():
         yield note(labels[0] if len(labels) == 1 else counted(len(labels), "benchmark"), text), _YELLOW
 

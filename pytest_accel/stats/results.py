@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from pytest_accel.stats.baseline_quality import NO_GATE
-from pytest_accel.stats.causes import Cause
+from pytest_accel.stats.causes import Cause, cause_lines, cause_text, lost
 from pytest_accel.stats.environment import Change, Environment
 from pytest_accel.stats.gate import LOSSES, THROUGHPUT, Outcome, Policy, StepTime, Verdict, interval
 from pytest_accel.stats.kernels import KernelDifference, compare
@@ -165,6 +165,16 @@ class Result:
     def verdict(self) -> Verdict | None:
         """Of its throughput."""
         return self.verdicts[0] if self.verdicts else None
+
+    @property
+    def cause_texts(self) -> list[str]:
+        """Its causes, each with the share of the loss that it explains."""
+        return [cause_text(each, lost(self.verdict)) for each in self.causes]
+
+    @property
+    def cause_lines(self) -> list[tuple[str, str, str]]:
+        """What is printed of its causes: heading, sentence with its share, remedy."""
+        return cause_lines(self.causes, lost(self.verdict))
 
     @property
     def step(self) -> StepTime:

@@ -24,7 +24,6 @@ from pytest_accel.report.page.plots import MOST_ROUNDS, Nights, past, rounds, sw
 from pytest_accel.report.page.rows import details, from_to, shortened, table, unbroken
 from pytest_accel.report.terminal import way_out
 from pytest_accel.report.verdicts import VERDICTS
-from pytest_accel.stats.causes import cause_text, lost
 from pytest_accel.stats.changepoints import SEASON
 from pytest_accel.stats.environment import Environment, by_likelihood, safe_arguments, title_of
 from pytest_accel.stats.gate import Outcome
@@ -185,7 +184,6 @@ def _template() -> Template:
         "unbroken": unbroken,
         "prose": prose,
         "from_to": from_to,
-        "first_cause": lambda result: cause_text(result.causes[0], lost(result.verdict)),
         "moment": _moment,
     }
     return engine.from_string(_asset("page.html"))
@@ -211,8 +209,7 @@ def _context(session: SessionResults) -> dict[str, object]:
         "tally": [(each.value, VERDICTS[each], counts[each]) for each in sorted(counts, key=verdicts.rank)],
         "failures": [
             (position[id(result)], status.value, VERDICTS[status], result)
-            for result in failures
-            for status in (verdicts.shown_status(result),)
+            for result, status in zip(failures, map(verdicts.shown_status, failures), strict=True)
         ],
         "failures_shown": FAILURES_SHOWN,
         "names_shown": _NAMES_SHOWN,

@@ -15,7 +15,6 @@ from pytest_accel.report.columns import units_per_wh
 from pytest_accel.report.comparison import KERNEL_HEADINGS, kernel_rows, waterfall
 from pytest_accel.report.terminal import change
 from pytest_accel.report.verdicts import VERDICTS
-from pytest_accel.stats.causes import cause_lines, lost
 from pytest_accel.stats.gate import THROUGHPUT, Outcome, Verdict
 from pytest_accel.stats.metric_gates import is_rate, less_is_better, shown_name
 from pytest_accel.stats.quantities import ASSUMED, counted, noise_percent, percent, seconds, si
@@ -257,7 +256,7 @@ def details(
         "note": shortened("\n".join(result.traceback).strip("\n")),
         "causes": [
             (heading, "; ".join(filter(None, (unbroken(text), remedy))))
-            for heading, text, remedy in cause_lines(result.causes, lost(result.verdict))
+            for heading, text, remedy in result.cause_lines
         ],
         "changes": [(change.title, change.old, change.new) for change in result.changes],
         "same": bool(result.runs and result.baseline and not result.changes),

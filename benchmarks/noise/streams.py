@@ -33,10 +33,6 @@ class Stream:
     def with_slowdown(self, slowdown: float) -> list[Run]:
         return [run for injected, run in self.runs if injected == slowdown]
 
-    @property
-    def slowdowns(self) -> list[float]:
-        return sorted({injected for injected, _ in self.runs if injected})
-
 
 def read_stream(path: Path) -> Stream:
     """Read a stream; a run without rounds was disturbed and is left out."""

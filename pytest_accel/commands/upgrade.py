@@ -148,20 +148,14 @@ class _Upgrade:
 
     def _measure_block(self, block: int) -> None:
         for place in range(1, RUNS_PER_BLOCK + 1):
-            for attempt in range(1, paired.ATTEMPTS + 1):
-                found = self.progress()
-                wanted = [
-                    name
-                    for name, each in found.items()
-                    if (each.wants_replacement if attempt > 1 else each.is_open)
-                ]
-                if wanted or not found:
-                    slot = Slot(block=block, place=place, attempt=attempt)
-                    self._fill(slot, wanted, [name for name in found if name not in wanted])
+            found = self.progress()
+            wanted = [name for name, each in found.items() if each.is_open]
+            if wanted or not found:
+                slot = Slot(block=block, place=place)
+                self._fill(slot, wanted, [name for name in found if name not in wanted])
 
     def _fill(self, slot: Slot, wanted: Sequence[str], excluded: Sequence[str]) -> None:
-        again = f"-again{slot.attempt - 1}" if slot.attempt > 1 else ""
-        stem = self.folder / f"{slot.block:02d}-{slot.place}-{slot.side}{again}"
+        stem = self.folder / f"{slot.block:02d}-{slot.place}-{slot.side}"
         results, log = stem.with_suffix(".json"), stem.with_suffix(".log")
         ours = [
             "--continue-on-collection-errors",  # what cannot be imported there is lost; the rest is judged
@@ -177,7 +171,6 @@ class _Upgrade:
             ours += exclude_arguments(stem.with_suffix(".excluded"), excluded)
         place = f"{slot.place}/{RUNS_PER_BLOCK} {environment.name.lower()}"
         title = f"{self.title}block {slot.block} of {self.blocks}, {place}"
-        title += ", once more" if slot.attempt > 1 else ""
         title += f": {counted(len(wanted), 'benchmark')}" if wanted else ""
         # Ours before the user's own: those may end in paths after `--`.
         command = environment.python("-m", "pytest", *ours, *self.arguments)

@@ -266,7 +266,7 @@ def upgrade_results(
             _with_causes(_result(row, environments, max_blocks, strict=strict), isolated) for row in rows
         ),
         findings=(),
-        remarks=tuple(paired.replaced_runs(sessions)),
+        remarks=tuple(paired.slowed_runs(sessions)),
     )
 
 
@@ -350,18 +350,11 @@ def _remedy(verdict: Verdict, max_blocks: int) -> str:
     if verdict.wants_another_run:
         return "it ended before this was decided"
     noise, resolution = verdict.noise or 0.0, verdict.resolution or 0.0
-    needed = paired.blocks_needed(noise, verdict.tolerance)
-    if needed is None:
-        remedy = (
-            "quieten the machine (pytest-accel doctor), measure longer (--accel-budget), or tolerate "
-            f"{percent(resolution, 0)}"
-        )
-    elif needed > max_blocks:
-        remedy = f"--blocks {needed} would hold the tolerance"
-    else:  # the noise is small enough: the loss is where both answers are half right
-        more = min(2 * max_blocks, paired.MAX_BLOCKS)
-        remedy = f"the loss is between half the tolerance and the whole; --blocks {more} narrows it"
-    return f"noise {percent(noise)} resolves {percent(resolution)} here: {remedy}"
+    more = min(2 * max_blocks, paired.MAX_BLOCKS)
+    return (
+        f"noise {percent(noise)} resolves {percent(resolution)} here: take more blocks (--blocks {more}), quieten the machine "
+        f"(pytest-accel doctor), measure longer (--accel-budget), or tolerate {percent(resolution, 0)}"
+    )
 
 
 def screen(session: SessionResults) -> list[str]:

@@ -154,7 +154,7 @@ def shift_lines(title: str, points: Sequence[Point], found: Sequence[Shift]) -> 
         change, unit = each.change, printable(each.first.unit)
         lines.append(
             f"  {changed(-change.relative)} since {_moment(each.first.at)}, session {printable(each.first.session)}: "
-            f"{si(change.before)} -> {si(change.after)} {unit}/s (significance {change.significance:g})"
+            f"{si(change.before)} -> {si(change.after)} {unit}/s"
         )
         suspects = [f"suspect: {suspect}" for suspect in each.suspects]
         lines += [f"    {text}" for text in suspects or ["nothing that is recorded changed there"]]

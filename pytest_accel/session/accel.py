@@ -260,11 +260,7 @@ class Accel:
             bandwidth_gb_s=variant.bandwidth_gb_s if variant else None,
         )
         impossible = roofline.impossible(
-            min(timed.run.rounds_s),
-            flops if least_flops is None else least_flops,
-            bytes_moved,
-            device=self.platform.device,
-            precision=precision or "",
+            min(timed.run.rounds_s), flops if least_flops is None else least_flops, bytes_moved
         )
         if impossible:
             fail_plainly(impossible)
@@ -298,7 +294,7 @@ def extra_info(platform: PlatformName, measurement: Measurement) -> dict[str, An
         **encode(measurement),
         "schema_version": SCHEMA_VERSION,
         "platform": str(platform),
-        "throughput": measurement.throughput,
+        "throughput": measurement.run.throughput(measurement.work_per_step),
         "unit": f"{measurement.unit}/s",
         "work_unit": measurement.unit,
         "steady": measurement.steady,

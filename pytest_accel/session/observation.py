@@ -141,21 +141,14 @@ def energy_metrics(
         found |= {"tdp_share": mean_w / tdp_w} if tdp_w else {}
     if (integral_j := energy.total_j(measured.sampled_j, rails, scope=scope)) is not None:
         found["energy_sampled_per_step_j"] = integral_j / steps
-    if (peak_w := _peak_w(measured, window, devices)) is not None:
-        found["power_peak_w"] = peak_w
+    of_devices = (rail.name for rail in rails if rail.scope == "device")
+    if peaks_w := [measured.peak_w[name] for name in of_devices if name in measured.peak_w]:
+        found["power_peak_w"] = max(peaks_w)
     for kind in ("cpu", "module") if devices else ():
         of_kind = [rail for rail in rails if rail.scope == "node" and rail.kind == kind]
         node_j = energy.total_j(measured.energy_j, of_kind, scope="node")
         found |= {} if node_j is None else {f"node_{kind}_energy_per_step_j": node_j / steps}
     return found
-
-
-def _peak_w(measured: energy.Energy, window: EnergyWindow, devices: int) -> float | None:
-    """Return the peak of the device that drew most; of a node, the peak of its sum."""
-    if not devices:
-        return energy.peak_total_w(window, scope="node")
-    of_devices = [rail.name for rail in window.rails if rail.scope == "device"]
-    return max((measured.peak_w[name] for name in of_devices if name in measured.peak_w), default=None)
 
 
 def _sources_of_others(config: pytest.Config) -> tuple[tuple[PowerSource, ...], str]:

@@ -72,9 +72,11 @@ def platform_prior(groups: Iterable[Sequence[RunSummary]]) -> NoisePrior:
     if len(known) < PRIOR_BENCHMARKS:
         return DEFAULT_PRIOR
     variances = [_own_variance(runs) for runs in known]
-    own_spread = median(_trigamma((len(runs) - 1) / 2) for runs in known)
+    halves = [(len(runs) - 1) / 2 for runs in known]
+    # Trigamma and its inverse to the second order.
+    own_spread = median(1 / half + 1 / (2 * half * half) for half in halves)
     between = spread([math.log(variance) for variance in variances]) ** 2 - own_spread
-    degrees = 2 * _inverse_trigamma(between) if between > 0 else math.inf
+    degrees = 2 * ((1 + math.sqrt(1 + 2 * between)) / (2 * between)) if between > 0 else math.inf
     return NoisePrior(
         noise=_clamped(math.sqrt(median(variances)), PRIOR_NOISE_RANGE),
         degrees_of_freedom=_clamped(degrees, PRIOR_DEGREES_RANGE),
@@ -86,15 +88,6 @@ def _own_variance(runs: Sequence[RunSummary]) -> float:
     """Return the between-run variance of one benchmark without any prior; never 0."""
     measured = gate.baseline_squares(runs, Policy()) / (len(runs) - 1)
     return max(measured, gate.within_run_variance(runs), 1e-12)
-
-
-def _trigamma(x: float) -> float:
-    """Return the variance of ln(chi-squared) with 2x degrees of freedom, to the second order in 1/x."""
-    return 1 / x + 1 / (2 * x * x)
-
-
-def _inverse_trigamma(y: float) -> float:
-    return (1 + math.sqrt(1 + 2 * y)) / (2 * y)
 
 
 def _clamped(value: float, bounds: tuple[float, float]) -> float:
@@ -135,9 +128,8 @@ class BaselineQuality:
 
     @property
     def is_surely_noisy(self) -> bool:
-        """Whether there are enough runs to warn of the noise, and more would not make up for it."""
-        outweighed = MOST_RESOLVED * self.noise <= self.tolerance
-        return bool(self.too_noisy) and self.runs >= _MIN_RUNS_FOR_NOISE and not outweighed
+        """Whether there are enough runs to warn of the noise, and ten would not resolve the tolerance."""
+        return self.runs >= _MIN_RUNS_FOR_NOISE and MOST_RESOLVED * self.noise > self.tolerance
 
 
 def baseline_quality(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import NamedTuple
@@ -29,7 +29,6 @@ _SCATTER = {
     "cpu_clock_mhz": 0.02,
     "launch_s": 0.22,
     "loader_step_s": 0.05,
-    _CPU: 0.03,
 }
 _OF_STEP = 0.005  # of waiting, as a share of a step
 _LEAST_SHARE = 0.1  # of the loss: less is not worth a line
@@ -47,36 +46,17 @@ _BUSY = 0.1  # of its CPUs' time, used by other processes
 _LOAD_SCATTER = 1.0  # scatter of what other processes do, as a share of its level: a few stored runs may show less by chance
 _OFF_SCATTER = 0.1  # the same of neither computing nor waiting for a CPU
 _ONE_THREAD = 1.05  # CPU time of a step, as a share of it
-_LARGEST_LOSS = 100.0  # of ln(step time)
-_LEAST_SHOWN = 5e-4  # rounds to 0.1 %
-# What one kind of cause is called where it explains the losses of many benchmarks.
-SUBJECTS: Mapping[str, str] = {
-    "delay": "--accel-slowdown",
-    "sm_clock": "the SM clock",
-    "memory_clock": "the memory clock",
-    "cpu_clock": "the CPU clock",
-    "cpu_wait": "waiting for a CPU",
-    "host": "the host",
-    "loader": "the loader",
-    "environment": "the changed environment",
-    "kernels": "time in kernels",
-    "collectives": "time in collectives",
-    "package": "one package",
-}
+_LEAST_SHOWN = 1e-3  # of ln(step time)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
     """One cause of a loss."""
 
-    kind: str  # "sm_clock", "cpu_wait", "kernels", … (SUBJECTS)
+    kind: str  # one of delay, sm_clock, memory_clock, cpu_clock, cpu_wait, host, loader, environment, kernels, collectives or package
     text: str  # one sentence: what it is now, what it was in the baseline
     explained: float | None = None  # of ln(step time); None for a suspect whose share is unknown
     remedy: str = ""  # what to do; of an operation, its kernels
-
-    def __post_init__(self) -> None:
-        if self.explained is not None and not 0 <= self.explained <= _LARGEST_LOSS:
-            raise ValueError(f"explained: {self.explained!r} is not between 0 and {_LARGEST_LOSS:g}")
 
 
 def lost(verdict: Verdict | None) -> float:
@@ -156,14 +136,8 @@ def find_causes(
     idle = [each for each in found if each.kind == "host"]  # of which launching is a reason
     for cause in (*(each for each in found if each not in idle), _launch(sides), *idle):
         take(cause)
-    has_cause = bool(causes)
     if not found:  # operators and idle time say where
         take(_off_cpu(sides))
-    suspect = None if has_cause or rest < _LEAST_SHARE * loss else _other_load(sides)
-    if not found:
-        take(_computing(sides))
-    if suspect:
-        causes.append(suspect)
     return tuple(sorted(causes, key=lambda each: -(each.explained or 0)))
 
 
@@ -218,18 +192,9 @@ def cause_text(cause: Cause, loss: float) -> str:
 
 
 def _share_text(part: float, loss: float) -> str:
-    """Return `26.1 of 26.5 %`, of throughput."""
-    return f"{100 * _of_throughput(part, loss):.1f} of {percent(-math.expm1(-loss))}"
-
-
-def _of_throughput(part: float, loss: float) -> float:
-    """Return what a part of a loss, of ln(step time), takes of the throughput: parts sum up to the whole."""
-    return -math.expm1(-loss) * part / loss
-
-
-def unexplained(causes: Iterable[Cause], loss: float) -> float:
-    """Return what is left of a loss, of ln(step time)."""
-    return loss - math.fsum(cause.explained or 0.0 for cause in causes)
+    """Return `26.1 of 26.5 %`: what a part takes of the throughput; parts sum up to the whole."""
+    whole = -math.expm1(-loss)
+    return f"{100 * whole * part / loss:.1f} of {percent(whole)}"
 
 
 def cause_lines(causes: Sequence[Cause], loss: float) -> list[tuple[str, str, str]]:
@@ -242,9 +207,8 @@ def cause_lines(causes: Sequence[Cause], loss: float) -> list[tuple[str, str, st
     if smaller:
         share = _share_text(math.fsum(smaller), loss)
         lines.append(("cause", f"{counted(len(smaller), 'smaller one')}: explains {share}", ""))
-    left = unexplained(causes, loss)
-    is_shown = loss > 0 and _of_throughput(left, loss) >= _LEAST_SHOWN
-    if is_shown and any(cause.explained is not None for cause in causes):
+    left = loss - math.fsum(cause.explained or 0.0 for cause in causes)
+    if left >= _LEAST_SHOWN and any(cause.explained is not None for cause in causes):
         lines.append(("unexplained", _share_text(left, loss), ""))
     return lines
 
@@ -254,7 +218,8 @@ def common_causes(first: Iterable[Cause | None]) -> list[str]:
     all_first = list(first)
     counts = Counter(cause.kind for cause in all_first if cause is not None and cause.explained is not None)
     return [
-        f"{SUBJECTS[kind]} {'may explain' if kind == 'environment' else 'explains'} the loss of {number} of {len(all_first)}"
+        f"the {kind.replace('sm_', 'SM ').replace('cpu_', 'CPU ').replace('_', ' ')} "
+        f"{'may explain' if kind == 'environment' else 'explains'} the loss of {number} of {len(all_first)}"
         for kind, number in counts.most_common()
         if number > 1
     ]
@@ -298,10 +263,6 @@ class _Sides:
         """Return a cause that costs so many seconds of a step."""
         share = min(max(lost_s / self.lost_s, 0.0), 1.0)
         return Cause(kind=kind, text=text, explained=share * self.loss, remedy=remedy)
-
-    @property
-    def is_one_thread(self) -> bool:
-        return all(map(_is_one_thread, (*self.baseline, *self.candidate)))
 
     @property
     def has_fewer_cpus(self) -> bool:
@@ -353,52 +314,49 @@ def _delay(sides: _Sides) -> Cause | None:
     felt = sides.now("slowdown_felt")
     if not 0 < felt < 1:
         return None
-    text = "--accel-slowdown delayed every step on purpose"
-    return Cause(kind="delay", text=text, explained=-math.log1p(-felt))
+    return Cause(
+        kind="delay", text="--accel-slowdown delayed every step on purpose", explained=-math.log1p(-felt)
+    )
 
 
 # --- the device ---------------------------------------------------------------------------------------
 
 
-def _sm_clock(sides: _Sides) -> Cause | None:
-    """Return what a lower SM clock costs: all but the time that the memory takes scales with it."""
-    moved = sides.lower("sm_clock_mhz")
+def _clock(sides: _Sides, kind: str, title: str, share: float, remedy: str) -> Cause | None:
+    """Return what a lower clock costs, where this share of a step scales with it."""
+    moved = sides.lower(f"{kind}_mhz")
     if moved is None:
         return None
-    lost_s = sides.before_s * (1 - _memory_share(sides)) * (moved.before / moved.now - 1)
-    text = f"SM clock {moved.now:.0f} MHz, {moved.before:.0f} MHz{_IN_THE_BASELINE}"
-    return sides.cause("sm_clock", text, lost_s, _why_slow_clock(sides))
+    lost_s = sides.before_s * share * (moved.before / moved.now - 1)
+    text = f"{title} {moved.now:.0f} MHz, {moved.before:.0f} MHz{_IN_THE_BASELINE}"
+    return sides.cause(kind, text, lost_s, remedy)
+
+
+def _sm_clock(sides: _Sides) -> Cause | None:
+    # All but the time that the memory takes scales with it.
+    return _clock(sides, "sm_clock", "SM clock", 1 - _memory_share(sides), _why_slow_clock(sides))
 
 
 def _why_slow_clock(sides: _Sides) -> str:
     names = ("throttled_share", "power_capped_share")
     throttled, capped = ((sides.now(name), sides.before(name)) for name in names)
     if throttled[0] > throttled[1] + 0.1:
-        heat = f" at {now:.0f} °C" if (now := sides.now("temperature_c")) else ""
-        return f"heat or the hardware held it down in {percent(throttled[0], 0)} of the window{heat}: check cooling and power supply"
+        return f"heat or the hardware held it down in {percent(throttled[0], 0)} of the window: check cooling and power supply"
     if capped[0] > 0.5 or capped[0] > capped[1] + 0.1:
-        drawn, before = sides.now("power_mean_w"), sides.before("power_mean_w")
-        watts = f"; it draws {drawn:.0f} W, {before:.0f} W{_IN_THE_BASELINE}" if drawn and before else ""
         return (
             f"the power limit held it down in {percent(capped[0], 0)} of the window, in {percent(capped[1], 0)}"
-            f"{_IN_THE_BASELINE}{watts}: look at the limit and the cooling (pytest-accel doctor)"
+            f"{_IN_THE_BASELINE}: look at the limit, the power and the cooling (pytest-accel doctor)"
         )
-    if locked := sides.now("locked_clock_mhz"):
-        return (
-            f"clocks are locked or capped at {locked:.0f} MHz; `nvidia-smi -rgc` (locked clocks) or `-rac` (application "
-            "clocks) releases them"
-        )
+    if sides.now("locked_clock_mhz"):
+        return "clocks are locked or capped there; `nvidia-smi -rgc` (locked clocks) or `-rac` (application clocks) releases them"
     return "look at clocks, power limit and temperature (pytest-accel doctor)"
 
 
 def _memory_clock(sides: _Sides) -> Cause | None:
-    moved = sides.lower("memory_clock_mhz")
-    if moved is None:
-        return None
     share = _memory_share(sides) or 1 - sides.before("mfu")
-    lost_s = sides.before_s * share * (moved.before / moved.now - 1)
-    text = f"memory clock {moved.now:.0f} MHz, {moved.before:.0f} MHz{_IN_THE_BASELINE}"
-    return sides.cause("memory_clock", text, lost_s, "`nvidia-smi -rmc` releases locked memory clocks")
+    return _clock(
+        sides, "memory_clock", "memory clock", share, "`nvidia-smi -rmc` releases locked memory clocks"
+    )
 
 
 def _memory_share(sides: _Sides) -> float:
@@ -434,30 +392,15 @@ def _why_waiting(sides: _Sides) -> str:
         return (
             "the CPU quota of its group stopped it: raise the limit (Kubernetes: limits.cpu; docker: --cpus)"
         )
-    if load := _load_text(sides):
-        return f"{load}: end them (`top`)"
-    return "other processes, threads of its own, or another machine (steal) take its CPUs: `top`"
-
-
-def _load_text(sides: _Sides) -> str:
     now, before = _other_share(sides.candidate), _other_share(sides.baseline)
     if now is None or before is None or now < before + _BUSY:
-        return ""
-    return f"other processes used {percent(now, 0)} of its CPUs' time, {percent(before, 0)}{_IN_THE_BASELINE}"
-
-
-def _other_load(sides: _Sides) -> Cause | None:
-    """Return load that did not let it wait: it shares caches, memory and cores with it, by how much is not known."""
-    load = _load_text(sides)
-    stored, new = (known_values(runs, "other_cpu_share") for runs in (sides.baseline, sides.candidate))
-    if not load or min(new) < 2 * max(stored) + _BUSY:
-        return None
-    return Cause(kind="host", text=load, remedy="end them (`top`), and measure again")
+        return "other processes, threads of its own, or another machine (steal) take its CPUs: `top`"
+    return f"other processes used {percent(now, 0)} of its CPUs' time, {percent(before, 0)}{_IN_THE_BASELINE}: end them (`top`)"
 
 
 def _off_cpu(sides: _Sides) -> Cause | None:
     """Return the time in which the one thread of a step on the CPU slept, or waited for something else than a CPU."""
-    moved = sides.longer(_off_cpu_s, _OFF_SCATTER) if sides.is_one_thread else None
+    moved = sides.longer(_off_cpu_s, _OFF_SCATTER)
     # More is of another thread, whose CPU time it lacks.
     if moved is None or moved.now - moved.before > 2 * sides.lost_s:
         return None
@@ -466,46 +409,24 @@ def _off_cpu(sides: _Sides) -> Cause | None:
     return sides.cause("host", text, moved.now - moved.before, remedy)
 
 
-def _computing(sides: _Sides) -> Cause | None:
-    """Return the CPU time of the one thread of a step on the CPU."""
-    if not sides.is_one_thread:
-        return None
-    moved = sides.moved(lambda run: run.metrics[_CPU] * _typical_share(run), math.log, _SCATTER[_CPU])
-    if moved is None:
-        return None
-    text = f"computing {seconds(moved.now)} a step, {seconds(moved.before)}{_IN_THE_BASELINE}"
-    remedy = "its code or a package does more, or the CPU is slower: compare the code, and look at other work on the machine"
-    return sides.cause("host", text, moved.now - moved.before, remedy)
-
-
-def _is_one_thread(run: Run) -> bool:
-    """Return whether it ran on the CPU, in one thread that took all CPU time."""
-    on_cpu = not (run.rank_step_s or "launch_s" in run.metrics or "sm_clock_mhz" in run.metrics)
-    return on_cpu and 0 < run.metrics.get(_CPU, 0.0) <= _ONE_THREAD * fmean(run.rounds_s)
-
-
 def _off_cpu_s(run: Run) -> float | None:
-    waited_s = run.metrics.get(_WAIT)
-    if waited_s is None:
+    """Return how long its one thread neither computed nor waited for a CPU; None with other threads, or on a device."""
+    cpu_s, waited_s = run.metrics.get(_CPU, 0.0), run.metrics.get(_WAIT)
+    on_device = run.rank_step_s or "launch_s" in run.metrics or "sm_clock_mhz" in run.metrics
+    mean_s = fmean(run.rounds_s)  # times of CPUs are means
+    if on_device or waited_s is None or not 0 < cpu_s <= _ONE_THREAD * mean_s:
         return None
-    return max(0.0, fmean(run.rounds_s) - run.metrics[_CPU] - waited_s) * _typical_share(run)
-
-
-def _typical_share(run: Run) -> float:
-    """Return a typical step as a share of the mean one: times of CPUs are means."""
-    return run.step_time_s / fmean(run.rounds_s)
+    return max(0.0, mean_s - cpu_s - waited_s) * run.step_time_s / mean_s
 
 
 def _cpu_clock(sides: _Sides) -> Cause | None:
     """Return what a lower CPU clock costs, where the CPU sets the pace."""
-    moved = sides.lower("cpu_clock_mhz")
     launch_s = sides.now("launch_s")
     on_device = sides.now("sm_clock_mhz") or launch_s
-    if moved is None or (on_device and launch_s < _PACE * sides.now_s):
+    if on_device and launch_s < _PACE * sides.now_s:
         return None
-    text = f"CPU clock {moved.now:.0f} MHz, {moved.before:.0f} MHz{_IN_THE_BASELINE}"
     remedy = "look at the governor and the temperature of the CPU (pytest-accel doctor)"
-    return sides.cause("cpu_clock", text, sides.before_s * (moved.before / moved.now - 1), remedy)
+    return _clock(sides, "cpu_clock", "CPU clock", 1.0, remedy)
 
 
 def _launch(sides: _Sides) -> Cause | None:
@@ -528,12 +449,9 @@ def _loader(sides: _Sides) -> Cause | None:
     moved = sides.higher("loader_step_s")
     if moved is None:
         return None
-    waits_s = [
-        [run.step_time_s - run.metrics["compute_step_s"] for run in runs if "compute_step_s" in run.metrics]
-        for runs in (sides.baseline, sides.candidate)
-    ]
-    if all(waits_s):
-        lost_s = median(waits_s[1]) - max(0.0, median(waits_s[0]))
+    computing_s = sides.before("compute_step_s"), sides.now("compute_step_s")
+    if all(computing_s):
+        lost_s = sides.now_s - computing_s[1] - max(0.0, sides.before_s - computing_s[0])
     elif moved.now >= _PACE * sides.now_s:
         lost_s = moved.now - moved.before
     else:
@@ -546,10 +464,7 @@ def _loader(sides: _Sides) -> Cause | None:
 
 
 def kernel_causes(found: KernelDifference) -> tuple[Cause, ...]:
-    """Return the changes that explain at least a tenth of a loss each, the largest first; none where nothing was lost.
-
-    None either where the profiled runs disagree with all runs.
-    """
+    """Return the changes that explain at least a tenth of a loss each, the largest first; none where the tables disagree with it."""
     if found.loss_s <= 0 or disagreement(found):
         return ()
     whole = math.log(found.after_s / found.before_s)
@@ -561,7 +476,7 @@ def kernel_causes(found: KernelDifference) -> tuple[Cause, ...]:
             remedy=(_waits(found) if each.operation == IDLE else "")
             or _REMEDIES.get(each.operation)
             or each.kernel,
-            explained=min(each.change_s / found.loss_s * whole, _LARGEST_LOSS),
+            explained=each.change_s / found.loss_s * whole,
         )
         for each in changes
         if each.change_s >= _LEAST_SHARE * found.loss_s
@@ -613,16 +528,11 @@ def _setting(sides: _Sides, changes: Sequence[Change]) -> Cause | None:
 
 def _compiler(sides: _Sides) -> str:
     """Return what changed in all runs of what the compiler did."""
-    graphs, before, breaks, stored = (
-        [run.metrics.get(name, 0.0) for run in runs]
-        for name in ("compiled_graphs", "graph_breaks")
-        for runs in (sides.candidate, sides.baseline)
-    )
+    graphs, before = (known_values(runs, "compiled_graphs") for runs in (sides.candidate, sides.baseline))
     # Without a count another benchmark of its process may have compiled its step.
-    if min(before) < 1 or not known_values(sides.candidate, "compiled_graphs"):
+    if not graphs or len(before) < len(sides.baseline) or min(before) < 1:
         return ""
     if not any(graphs):
         return f"the step ran eager: 0 compiled graphs, {median(before):g}{_IN_THE_BASELINE}"
-    if min(breaks) > max(stored):
-        return f"{median(breaks):g} graph breaks, {median(stored):g}{_IN_THE_BASELINE}"
-    return ""
+    breaks, stored = sides.now("graph_breaks"), sides.before("graph_breaks")
+    return f"{breaks:g} graph breaks, {stored:g}{_IN_THE_BASELINE}" if breaks > stored else ""

@@ -15,20 +15,17 @@ from pytest_accel.stats.metric_gates import is_rate, judge_metrics
 from pytest_accel.stats.results import Ending, Result, Status, worst_status
 from pytest_accel.stats.run import Run, Scalar
 
-# Unit and factor of our own metrics; a user's own has the unit that its name ends in.
-_PERCENT = ("%", 100.0)
+# Unit and factor of metrics by the end of their names.
 _UNITS = {
-    **dict.fromkeys(("mfu", "scaling_efficiency", "tdp_share", "roofline_share"), _PERCENT),
-    **dict.fromkeys(("power_capped_share", "throttled_share"), _PERCENT),
-    **dict.fromkeys(("power_mean_w", "power_peak_w"), ("W", 1.0)),
-    **dict.fromkeys(("sm_clock_mhz", "memory_clock_mhz"), ("MHz", 1.0)),
-    **dict.fromkeys(("first_step_time", "warmup_time"), ("s", 1.0)),
+    **dict.fromkeys(("mfu", "scaling_efficiency", "_share"), ("%", 100.0)),
     "accuracy": ("fraction", 1.0),  # as the studies give it
-    "temperature_c": ("°C", 1.0),
-    "memory_gb_per_s": ("GB/s", 1.0),
     "peak_memory": ("GiB", 2.0**-30),
+    "_bytes": ("B", 1.0),
+    "_gb_per_s": ("GB/s", 1.0),
+    "temperature_c": ("°C", 1.0),
+    **{f"_{unit.lower()}": (unit, 1.0) for unit in ("W", "MHz", "J")},
+    **dict.fromkeys(("_s", "_time"), ("s", 1.0)),
 }
-_ENDINGS = {"_s": "s", "_j": "J", "_bytes": "B"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,16 +77,15 @@ def _energy(runs: Sequence[Run], work_per_step: float, unit: str) -> dict[str, V
         return {}
     step_j = median(steps_j)
     found = {"work_per_energy": Value(value=units_per_wh(step_j, work_per_step), unit=f"{unit}/Wh")}
-    epoch = next((run.metrics["epoch_size"] for run in runs if run.metrics.get("epoch_size")), None)
-    if epoch:
+    if epoch := next((run.metrics["epoch_size"] for run in runs if run.metrics.get("epoch_size")), None):
         found["energy"] = Value(value=wh_per_epoch(step_j, epoch, work_per_step), unit="Wh/epoch")
     return found
 
 
 def _unit(name: str) -> tuple[str, float]:
     """Return the unit of a metric, and the factor of its stored number."""
-    ending = next((unit for ending, unit in _ENDINGS.items() if name.endswith(ending)), "")
-    return _UNITS.get(name, ("" if is_rate(name) else ending, 1.0))
+    unit, scale = next((found for ending, found in _UNITS.items() if name.endswith(ending)), ("", 1.0))
+    return ("", 1.0) if is_rate(name) and unit in ("s", "J") else (unit, scale)
 
 
 _SAME_RUN = 1e-6  # baselines keep seven digits of a round

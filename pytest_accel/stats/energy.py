@@ -79,26 +79,21 @@ def energy_of(window: EnergyWindow) -> Energy:
     integrals_j: dict[str, float] = {}
     peaks_w: dict[str, float] = {}
     problems: list[str] = []
-    for name in {rail.name: rail for rail in window.rails}:
+    for name in dict.fromkeys(rail.name for rail in window.rails):
         series = [(sample.at_s, sample.power_w[name]) for sample in window.samples if name in sample.power_w]
         integral_j, no_integral = _integrated(series, window)
         count_j, no_count = _counted(name, window, integral_j)
-        if count_j and integral_j == 0:
-            integral_j, no_integral = None, "its samples say 0 W though its counter moved"
         if integral_j is not None:
             integrals_j[name] = integral_j
             inside_w = [power_w for at_s, power_w in series if window.begin_s <= at_s <= window.end_s]
             peaks_w |= {name: max(inside_w)} if inside_w else {}
-            no_count += "; its energy is that of its samples" if no_count else ""
         best_j = integral_j if count_j is None else count_j
         if best_j is not None:
             energies_j[name] = best_j
         elif not (no_count or no_integral):
             no_count = "neither a counter nor samples of its power"
         problems += [f"{name}: {problem}" for problem in (no_count, no_integral) if problem]
-    return Energy(
-        energy_j=energies_j, sampled_j=integrals_j, peak_w=peaks_w, problems=tuple(dict.fromkeys(problems))
-    )
+    return Energy(energy_j=energies_j, sampled_j=integrals_j, peak_w=peaks_w, problems=tuple(problems))
 
 
 def _counted(rail: str, window: EnergyWindow, integral_j: float | None) -> tuple[float | None, str]:
@@ -107,25 +102,19 @@ def _counted(rail: str, window: EnergyWindow, integral_j: float | None) -> tuple
     if before_j is None and after_j is None:
         return None, ""
     if before_j is None or after_j is None:
-        end = "beginning" if before_j is None else "end"
-        return None, f"its counter did not answer at the {end} of the window"
+        return None, "its counter did not answer at both ends of the window"
     energy_j = after_j - before_j
-    doubt = ""
-    if not (energy_j >= 0 and before_j >= 0 and math.isfinite(energy_j)):
-        doubt = "it was reset, or is broken"
-    elif energy_j > MOST_W * window.length_s:
-        doubt = "no device draws that much"
-    elif integral_j:
+    is_plausible = before_j >= 0 and 0 <= energy_j <= MOST_W * window.length_s
+    if integral_j:
         ticks_j = integral_j / window.length_s * 2 * TICK_S
         least_j, most_j = integral_j / DOUBT_FACTOR - ticks_j, integral_j * DOUBT_FACTOR + ticks_j
-        if energy_j == 0 or not least_j <= energy_j <= most_j:
-            doubt = (
-                f"its samples make {integral_j:.4g} J: it stood still, was reset, or counts something else"
-            )
-    if doubt:
-        moved = f"from {before_j:.12g} J to {after_j:.12g} J in {seconds(window.length_s)}"
-        return None, f"its counter went {moved}: {doubt}"
-    return energy_j, ""
+        is_plausible = is_plausible and energy_j > 0 and least_j <= energy_j <= most_j
+    if is_plausible:
+        return energy_j, ""
+    return None, (
+        f"its counter went from {before_j:.12g} J to {after_j:.12g} J in {seconds(window.length_s)}, which is not plausible: it was "
+        "reset, is broken, or counts something else"
+    )
 
 
 def _integrated(series: Series, window: EnergyWindow) -> tuple[float | None, str]:
@@ -146,8 +135,7 @@ def _integrated(series: Series, window: EnergyWindow) -> tuple[float | None, str
 def sampled_j(series: Series, begin_s: float, end_s: float) -> float:
     """Return the integral of power that runs straight from sample to sample, held before the first and after the last.
 
-    Samples outside the window count where their lines reach into it. So the integrals of two adjacent windows add up
-    to that of their union.
+    Samples outside the window count where their lines reach into it, so that adjacent windows add up.
     """
     inside = [(at_s, power_w) for at_s, power_w in series if begin_s <= at_s <= end_s]
     points = [(begin_s, _power_at(series, begin_s)), *inside, (end_s, _power_at(series, end_s))]
@@ -168,34 +156,11 @@ def total_j(energies_j: Mapping[str, float], rails: Sequence[Rail], *, scope: Sc
 
     None where a rail that belongs to the sum has no energy: a node whose third GPU went silent did not use less.
     """
-    names = _outermost(rails, scope)
+    of_scope = {rail.name: rail.within for rail in rails if rail.scope == scope}
+    names = [name for name, within in of_scope.items() if within not in of_scope]
     if not names or any(name not in energies_j for name in names):
         return None
     return math.fsum(energies_j[name] for name in names)
-
-
-def peak_total_w(window: EnergyWindow, *, scope: Scope) -> float | None:
-    """Return the most that the rails of that scope drew in one moment, each watt once; None where no sample has them all.
-
-    Their peaks added up would be more than was ever drawn, and the peak of one of them less.
-    """
-    names = _outermost(window.rails, scope)
-    complete_w = (
-        math.fsum(sample.power_w[name] for name in names)
-        for sample in window.samples
-        if names and window.begin_s <= sample.at_s <= window.end_s and sample.power_w.keys() >= set(names)
-    )
-    return max(complete_w, default=None)
-
-
-def _outermost(rails: Sequence[Rail], scope: Scope) -> list[str]:
-    """Return those of that scope whose holder, the rail that they lie within, is not of it."""
-    known = {rail.name: rail for rail in rails}
-    return [
-        rail.name
-        for rail in known.values()
-        if rail.scope == scope and not ((holder := known.get(rail.within)) and holder.scope == scope)
-    ]
 
 
 def units_per_wh(step_j: float, work_per_step: float) -> float:

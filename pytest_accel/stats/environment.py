@@ -7,14 +7,12 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, takewhile
+from itertools import pairwise
 
 from pytest_accel.stats.quantities import clipped, printable
 
-KEY_DIGITS = 12  # 48 bits: a store holds tens of environments, not millions
-
 # Titles of well-known fields, most likely causes first: an upgrade of the driver or of a library
-# explains a slower step more often than anything below it. Fields not listed follow alphabetically.
+# explains a slower step more often than anything below it. Fields not listed follow alphabetically, under their names.
 TITLES: Mapping[str, str] = {
     "device_name": "device",
     "device_count": "devices",
@@ -51,36 +49,8 @@ TITLES: Mapping[str, str] = {
     "torchvision": "torchvision",
     "timm": "timm",
     "transformers": "transformers",
-    "numpy": "NumPy",
     "container_image": "container image",
-    "image_name": "image",  # the name it was built with; a runtime may know another
-    "image_base": "base image",
-    "image_revision": "image revision",
-    "container_name": "container",
-    "nvidia_container": "NVIDIA container",
-    "container_runtime": "container runtime",
-    "max_sm_clock_mhz": "max SM clock (MHz)",
-    "max_memory_clock_mhz": "max memory clock (MHz)",
-    "application_sm_clock_mhz": "application SM clock (MHz)",
-    "application_memory_clock_mhz": "application memory clock (MHz)",
-    "ecc": "ECC",
-    "mig_mode": "MIG mode",
-    "persistence": "persistence mode",
     "python": "Python",
-    "kernel": "kernel",
-    "microcode": "CPU microcode",
-    "vbios": "VBIOS",
-    "inforom": "GPU inforom",
-    "gsp_firmware": "GPU firmware",
-    "nic_firmware": "NIC firmware",
-    "ofed": "mlx5 driver",
-    "glibc": "glibc",
-    "host_cpu_model": "host CPU",
-    "cpu_governor": "CPU governor",
-    "cpu_affinity": "CPU affinity",
-    "transparent_hugepages": "transparent huge pages",
-    "default_power_limit_w": "default power limit (W)",
-    "pytest_accel": "pytest-accel",
 }
 _RANK = {name: rank for rank, name in enumerate(TITLES)}
 VARIABLE_PREFIX = "env."  # context fields that are environment variables
@@ -143,17 +113,8 @@ _SECRET_VALUE = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE,
 )
-_UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
-# They name a device, an image, and open nothing.
-_DEVICE_UUID = re.compile(rf"\b(?:MIG-)?(?:GPU|MIG)-{_UUID}\b", re.IGNORECASE)
-_IMAGE_DIGEST = re.compile(r"@sha256:[0-9a-f]{64}\b")
-_BARE_UUID = re.compile(_UUID, re.IGNORECASE)
+_IMAGE_DIGEST = re.compile(r"@sha256:[0-9a-f]{64}\b")  # it names an image, and opens nothing
 _WORD = re.compile(r"[A-Za-z0-9]{20,}")
-_BASE64 = re.compile(r"[A-Za-z0-9+/_=\-]{20,}")
-# Neighbours that differ in kind (capital, small, digit): 62 % in random base64, 40 % or more in random
-# hex or base36, about 20 % in paths with capitals and digits. At 30 %, 1 in 250 random base64 words
-# of 20 characters passes, 1 in 20,000 of 40 (simulated, 20,000 words each).
-_RANDOM_SHARE = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,16 +142,6 @@ class Change:
     def title(self) -> str:
         return title_of(self.name)
 
-    @property
-    def brief(self) -> str:
-        """With versions cut after the part that differs: `torch 2.11 -> 2.12`."""
-        old, new = ((value or "").split(".") for value in (self.old, self.new))
-        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(old, new, strict=False)))
-        if not (self.old and self.new and self.old[0].isdigit() and self.new[0].isdigit()):
-            return str(self)
-        parts = max(same + 1, 2)
-        return f"{self.title} {_shown('.'.join(old[:parts]))} -> {_shown('.'.join(new[:parts]))}"
-
     def __str__(self) -> str:
         absent = (
             "unset" if self.name.startswith(VARIABLE_PREFIX) else "default" if self.name in _OF_TORCH else ""
@@ -199,16 +150,13 @@ class Change:
             return f"{self.title} {_shown(self.new or '')} appeared"
         if self.new is None and not absent:
             return f"{self.title} {_shown(self.old or '')} gone"
-        old, new = _shown(self.old or absent), _shown(self.new or absent)
-        if old == new:  # they differ beyond the shown length
-            return f"{self.title} changed ({old})"
-        return f"{self.title} {old} -> {new}"
+        return f"{self.title} {_shown(self.old or absent)} -> {_shown(self.new or absent)}"
 
 
 def fingerprint(value: object) -> str:
-    """Return the first 12 hex digits of the SHA-256 of canonical JSON (sorted keys, no spaces, ASCII)."""
+    """Return the first 12 hex digits of the SHA-256 of canonical JSON: 48 bits for tens of environments."""
     canonical = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(canonical.encode("ascii")).hexdigest()[:KEY_DIGITS]
+    return hashlib.sha256(canonical.encode("ascii")).hexdigest()[:12]
 
 
 def diff(old: Environment, new: Environment) -> tuple[Change, ...]:
@@ -227,8 +175,8 @@ def describe(changes: Iterable[Change]) -> str:
 
 
 def describe_briefly(changes: Sequence[Change], most: int = 2) -> str:
-    """Return the first changes, which are the most likely causes, cut after what differs: `torch 2.11 -> 2.12 and 3 more`."""
-    shown = ", ".join(change.brief for change in changes[:most])
+    """Return the first changes, which are the most likely causes: `torch 2.11.0 -> 2.12.0 and 3 more`."""
+    shown = ", ".join(map(str, changes[:most]))
     return f"{shown} and {len(changes) - most} more" if len(changes) > most else shown
 
 
@@ -299,46 +247,29 @@ def decides_speed(variable: str) -> bool:
 
 def safe_arguments(arguments: Sequence[str]) -> tuple[str, ...]:
     """Return a command line with secrets redacted: values of options named like one, and what looks like a credential."""
-    safe = []
-    of_secret = False  # the word before was an option whose value this is
-    for word in arguments:
-        name, given, value = word.partition("=") if word.startswith("-") else ("", "", word)
-        is_secret = bool(_SECRET_NAME.search(name))
-        if of_secret and not word.startswith("-"):
-            safe.append(REDACTED)
-        elif given and (is_secret or looks_secret(value)):
-            safe.append(f"{name}={REDACTED}")
-        else:
-            safe.append(REDACTED if looks_secret(word) else word)
-        of_secret = is_secret and not given
-    return tuple(safe)
+    return tuple(_safe_word(before, word) for before, word in pairwise(["", *arguments]))
+
+
+def _safe_word(before: str, word: str) -> str:
+    name, given, value = word.partition("=")
+    if not word.startswith("-"):
+        of_secret = before.startswith("-") and "=" not in before and _SECRET_NAME.search(before)
+        return REDACTED if of_secret or looks_secret(word) else word
+    if given and (_SECRET_NAME.search(name) or looks_secret(value)):
+        return f"{name}={REDACTED}"
+    return REDACTED if looks_secret(word) else word
 
 
 def looks_secret(value: str) -> bool:
     """Return whether a value has the shape of a credential."""
-    rest = _IMAGE_DIGEST.sub("", _DEVICE_UUID.sub("", value))
-    return bool(_SECRET_VALUE.search(rest) or _BARE_UUID.search(rest)) or _looks_random(rest)
+    rest = _IMAGE_DIGEST.sub("", value)
+    words = _WORD.findall(rest)  # letters and digits mixed are random ones
+    is_random = any(re.search("[0-9]", word) and re.search("[A-Za-z]", word) for word in words)
+    return _SECRET_VALUE.search(rest) is not None or is_random
 
 
 def _safe_value(name: str, value: str) -> str:
     if _SECRET_NAME.search(name) or looks_secret(value):
         return REDACTED
     # The operating system passes bytes; what is no UTF-8 arrives as lone surrogates.
-    text = value.encode("utf-8", "backslashreplace").decode("utf-8")
-    if len(text) <= _KEPT_CHARACTERS:
-        return text
-    return f"{text[:_KEPT_CHARACTERS]}… ({len(text)} characters)"
-
-
-def _looks_random(value: str) -> bool:
-    """Return a long word of letters and digits mixed, or base64 with its punctuation."""
-    for word in _WORD.findall(value):
-        if any(c.isdigit() for c in word) and any(c.isalpha() for c in word):
-            return True
-    return any(_share_of_changes(word) > _RANDOM_SHARE for word in _BASE64.findall(value))
-
-
-def _share_of_changes(word: str) -> float:
-    kinds = [(c.isupper(), c.islower()) if c.isalnum() else None for c in word]
-    pairs = [(left, right) for left, right in pairwise(kinds) if left is not None and right is not None]
-    return sum(left != right for left, right in pairs) / len(pairs) if pairs else 0.0
+    return clipped(value.encode("utf-8", "backslashreplace").decode("utf-8"), _KEPT_CHARACTERS)

@@ -123,11 +123,9 @@ class Verdict:
     Fractions are losses of throughput, 1 - exp(-d): above 0 is slower. Of a metric where less is better (energy, latency;
     `less_is_better`) they are increases, exp(d) - 1: `slowdown`, `resolution` and `tolerance` alike.
 
-    The bounds of `slowdown` are one-sided and those of the tests that decided, so that a printed bound agrees with the outcome:
-
-    - `low` ("at least") at alpha of the repeat; after the first, which cannot regress, at its beta. For throughput never
-      more than the fastest run lost.
-    - `high` ("at most") at beta of the repeat; for `improved` at the level of that test.
+    The bounds of `slowdown` are those of the tests that decided, so that a printed bound agrees with the outcome: `low` at alpha
+    of the repeat, of the first at its beta, for throughput never more than the fastest run lost; `high` at beta of the repeat,
+    for `improved` at the level of that test.
     """
 
     outcome: Outcome
@@ -197,20 +195,21 @@ def judge(
     """
     runs, repeats, sessions, asked = len(baseline), len(candidate), count_sessions(baseline), policy
     policy, scale = resolve_policy(policy, baseline, candidate)
-    before = baseline_centre(baseline, policy)
+    before, times = baseline_centre(baseline, policy), sorted(summaries(candidate))
+    # The fastest run; of more than `max_repeats` the second, and so on: one of many is fast by chance.
+    fastest = times[(repeats - 1) // policy.max_repeats]
     difference = Difference(
-        d=centre(summaries(candidate)) - before,
+        d=centre(times) - before,
         se=scale.noise * unit_standard_error(runs, sessions, repeats, policy),
         degrees_of_freedom=scale.degrees_of_freedom,
         repeat=repeats,
-        least_lost=fastest(candidate, policy) - before if noise_only_slows else math.inf,
+        least_lost=fastest - before if noise_only_slows else math.inf,
     )
     group = find_slow_group(baseline, candidate, policy) if noise_only_slows else None
     outcome = unstable_or(decide(difference, policy), group, policy)
     if outcome is Outcome.OK and repeats < min(policy.least_runs, policy.max_repeats):
         outcome = Outcome.INCONCLUSIVE
-    is_wanted = is_open(outcome, difference, policy) or is_unconfirmed(outcome, group, policy)
-    wanted = repeats < policy.max_repeats and is_wanted
+    wanted = repeats < policy.max_repeats and is_open(outcome, difference, group, policy)
     undecidable = wanted and outcome is Outcome.INCONCLUSIVE and is_undecidable(baseline, difference, asked)
     return Verdict(
         outcome=outcome,
@@ -241,13 +240,13 @@ def decide(difference: Difference, policy: Policy) -> Outcome:
     return Outcome.INCONCLUSIVE
 
 
-def is_open(outcome: Outcome, difference: Difference, policy: Policy) -> bool:
-    """Return whether another run could change the outcome for the better.
+def is_open(outcome: Outcome, difference: Difference, group: SlowGroup | None, policy: Policy) -> bool:
+    """Return whether another run could change the outcome.
 
     A first run that is clearly faster is ok, and one more run decides whether it is improved.
     """
     first_and_faster = outcome is Outcome.OK and difference.repeat == 1 and is_faster(difference, policy)
-    return outcome is Outcome.INCONCLUSIVE or first_and_faster
+    return outcome is Outcome.INCONCLUSIVE or first_and_faster or is_unconfirmed(outcome, group, policy)
 
 
 def find_slow_group(
@@ -255,9 +254,8 @@ def find_slow_group(
 ) -> SlowGroup | None:
     """Return the candidate's slow runs where they stand apart from its others; None where they do not.
 
-    A slow run lost more than the tolerance, of which the baseline's noise is half at most: five runs of a machine that is noisier
-    miss its slow ones, and fewer than three of any machine. The groups are apart if the gap below the slow runs is wider than
-    the spreads of the others and of the baseline together. Slowing all runs alike never closes it.
+    A slow run lost more than the tolerance. Fewer than three stored runs, and five of a noisier machine, miss its slow ones. The gap
+    below the slow runs is wider than the spreads of the others and of the baseline together: slowing all alike never closes it.
     """
     policy, scale = resolve_policy(policy, baseline)
     if len(baseline) < policy.group_baseline_runs or scale.noise > policy.delta / 2:
@@ -302,10 +300,8 @@ def is_undecidable(baseline: Sequence[RunSummary], difference: Difference, polic
     """
     runs, sessions, last = len(baseline), count_sessions(baseline), policy.max_repeats
     policy, scale = resolve_policy(policy, baseline)
-    if (
-        loss(scale.noise * resolution_factor(runs, sessions, policy))
-        <= policy.undecidable_resolution * policy.tolerance
-    ):
+    resolution = loss(scale.noise * resolution_factor(runs, sessions, policy))
+    if resolution <= policy.undecidable_resolution * policy.tolerance:
         return False
     now, then = (inflation(n) / effective_runs(n, 1, policy) for n in (difference.repeat, last))
     move = scale.noise * math.sqrt(max(now - then, 0.0))
@@ -344,10 +340,7 @@ def levels(repeat: int, policy: Policy) -> tuple[float, float]:
 
 
 def interval(runs: Sequence[RunSummary], policy: Policy) -> StepTime:
-    """Return the 95 % interval of the step time of runs that are not compared with a baseline.
-
-    It has the gate's prior of run-to-run noise: the rounds of a single run say nothing of the next one.
-    """
+    """Return the 95 % interval of the step time of runs, with the gate's prior: rounds of one say nothing of the next."""
     sessions, n = count_sessions(runs), len(runs)
     policy, scale = resolve_policy(policy, runs)
     width = scale.noise * math.sqrt(inflation(n) / effective_runs(n, sessions, policy))
@@ -362,11 +355,6 @@ def interval(runs: Sequence[RunSummary], policy: Policy) -> StepTime:
 def summaries(runs: Sequence[RunSummary]) -> list[float]:
     """Return ln(step time) of each run."""
     return [run.summary for run in runs]
-
-
-def fastest(candidate: Sequence[RunSummary], policy: Policy) -> float:
-    """Return ln(step time) of the fastest run; of the second of more than `max_repeats`, and so on: one of many is fast by chance."""
-    return sorted(summaries(candidate))[(len(candidate) - 1) // policy.max_repeats]
 
 
 def centre(values: Sequence[float]) -> float:
@@ -405,16 +393,12 @@ def baseline_squares(baseline: Sequence[RunSummary], policy: Policy) -> float:
     return sum_of_squares(capped(summaries(baseline), policy)) / shown
 
 
-def candidate_squares(candidate: Sequence[RunSummary], policy: Policy) -> float:
-    """Return SSy; the candidate's runs are those of one session."""
-    return sum_of_squares(capped(summaries(candidate), policy)) / (1 - policy.session_correlation)
-
-
 def pooled_scale(baseline: Sequence[RunSummary], candidate: Sequence[RunSummary], policy: Policy) -> Scale:
     """Return the scale of all runs; without a candidate that of the stored ones."""
     squares, degrees = baseline_squares(baseline, policy), len(baseline) - 1
     if candidate:
-        squares += candidate_squares(candidate, policy)
+        # The candidate's runs are those of one session.
+        squares += sum_of_squares(capped(summaries(candidate), policy)) / (1 - policy.session_correlation)
         degrees += len(candidate) - 1
     return pooled(squares, degrees, [*baseline, *candidate], policy)
 
@@ -503,31 +487,19 @@ _MAX_TERMS = 10_000  # the fraction needs about sqrt(nu) terms: nu up to some 1e
 
 @lru_cache(maxsize=4096)
 def t_quantile(tail_probability: float, degrees_of_freedom: float) -> float:
-    """Return t with P(T > t) = tail_probability: Newton on the incomplete beta (DLMF 8.17.22), from 0 upwards.
+    """Return t with P(T > t) = tail_probability, at most .5: Newton on the incomplete beta (DLMF 8.17.22), from 0 upwards.
 
     The upper tail is convex and falling for t > 0, so Newton from the left never overshoots: no bracket is needed.
     """
-    if not (0 < tail_probability < 1 and 0 < degrees_of_freedom < math.inf):  # it would not end
-        raise ValueError(
-            f"no quantile of {tail_probability!r} with {degrees_of_freedom!r} degrees of freedom"
-        )
-    if tail_probability > 0.5:
-        return -t_quantile(1 - tail_probability, degrees_of_freedom)
-    t = 0.0
+    t, nu = 0.0, degrees_of_freedom
+    log_scale = -_log_beta(nu / 2, 0.5) - 0.5 * math.log(nu)
     while True:
-        step = (_upper_tail(t, degrees_of_freedom) - tail_probability) / _density(t, degrees_of_freedom)
+        tail = 0.5 * _incomplete_beta(nu / (nu + t * t), t * t / (nu + t * t), nu / 2, 0.5)
+        density = math.exp(log_scale - (nu + 1) / 2 * math.log1p(t * t / nu))
+        step = (tail - tail_probability) / density
         if step <= 10 * _PRECISION * t:  # what is left is rounding
             return t
         t += step
-
-
-def _density(t: float, nu: float) -> float:
-    log_beta = _log_beta(nu / 2, 0.5)
-    return math.exp(-log_beta - 0.5 * math.log(nu) - (nu + 1) / 2 * math.log1p(t * t / nu))
-
-
-def _upper_tail(t: float, nu: float) -> float:
-    return 0.5 * _incomplete_beta(nu / (nu + t * t), t * t / (nu + t * t), nu / 2, 0.5)
 
 
 def _log_beta(a: float, b: float) -> float:

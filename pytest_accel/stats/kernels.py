@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 MOST_ROWS, MOST_OF_OPERATION = 20, 3  # of a table, which has about 5 KB in a baseline
 OTHER, IDLE, LOADER, LAYOUT = "other operations", "idle", "data loader", "convolution layout"
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_recv", "reduce")
-_SHARE_OF_KERNEL = 0.2  # of its operation, from which a kernel that the other table lacks is named
 _SMALL = 0.001  # of all rows: not worth a row
 _COUNT_DIFFERS = 0.01
-_LONGEST_S, _MOST_STORED = 1e9, 1000
+_LONGEST_S = 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +41,6 @@ class KernelTable:
     def __post_init__(self) -> None:
         if not (0 < self.step_s <= _LONGEST_S and 0 <= self.idle_s <= _LONGEST_S):
             raise ValueError(f"step_s {self.step_s!r} and idle_s {self.idle_s!r} are no times of a step")
-        if len(self.rows) > _MOST_STORED:
-            raise ValueError(f"{len(self.rows)} rows; a table has {_MOST_STORED} at most")
 
     @classmethod
     def of(cls, rows: Iterable[KernelRow], *, step_s: float, idle_s: float | None = None) -> KernelTable:
@@ -145,8 +142,9 @@ class KernelDifference:
     @property
     def unexplained_s(self) -> float:
         """The measured loss less that of the two profiled runs."""
-        changes = (change.change_s for change in (*self.rows, self.idle))
-        return math.fsum((self.after_s, -self.before_s, *(-each for each in changes)))
+        return math.fsum(
+            (self.after_s, -self.before_s, *(-each.change_s for each in (*self.rows, self.idle)))
+        )
 
 
 def compare(old: KernelTable, new: KernelTable, *, before_s: float, after_s: float) -> KernelDifference:
@@ -166,18 +164,18 @@ def compare(old: KernelTable, new: KernelTable, *, before_s: float, after_s: flo
 
 
 def _change(operation: str, old: Sequence[KernelRow], new: Sequence[KernelRow]) -> KernelChange:
-    before, after = ({row.kernel: row for row in side} for side in (old, new))
+    before, after = ({row.kernel: row for row in side if row.kernel} for side in (old, new))
     absent = KernelRow(operation=operation, count=0.0, seconds=0.0)
     changes = {
         name: abs(after.get(name, absent).seconds - before.get(name, absent).seconds)
         for name in {**before, **after}
-        if name
     }
     shown = max(changes, key=lambda name: changes[name], default="")
     then, now = before.get(shown, absent), after.get(shown, absent)
-    gone, came = _only_in(before, after), _only_in(after, before)
-    if gone and came:  # whose calls are not those of one kernel
-        shown, then, now = f"{gone} -> {came} (other kernel)", absent, absent
+    gone, came = before.keys() - after.keys(), after.keys() - before.keys()
+    if shown in gone | came and gone and came:  # whose calls are not those of one kernel
+        old_name, new_name = (max(names, key=lambda name: changes[name]) for names in (gone, came))
+        shown, then, now = f"{old_name} -> {new_name} (other kernel)", absent, absent
     is_counted = now.count and (then.count or not old)
     return KernelChange(
         operation=operation,
@@ -186,10 +184,3 @@ def _change(operation: str, old: Sequence[KernelRow], new: Sequence[KernelRow]) 
         calls=(then.count, now.count) if is_counted else (0.0, 0.0),
         kernel=shown,
     )
-
-
-def _only_in(here: Mapping[str, KernelRow], there: Mapping[str, KernelRow]) -> str:
-    """Return the largest kernel that the other side lacks; empty where it is a small part of its operation."""
-    least = _SHARE_OF_KERNEL * math.fsum(row.seconds for row in here.values())
-    missing = [name for name, row in here.items() if name and name not in there and row.seconds >= least]
-    return max(missing, key=lambda name: here[name].seconds, default="")

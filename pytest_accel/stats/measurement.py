@@ -10,9 +10,9 @@ from typing import Any
 
 from pytest_accel.stats.environment import Environment
 from pytest_accel.stats.metric_gates import OF_ANY_STEP, is_cost
+from pytest_accel.stats.quantities import seconds
 from pytest_accel.stats.run import Run, Scalar
 
-ENERGY_SUFFIX = "_j"  # metrics in joules belong to a device, not to a process
 HIGHEST = frozenset({"power_peak_w", "temperature_c"})  # merged by their maximum, not by their mean
 NO_ENVIRONMENT = Environment(identity={}, context={})
 
@@ -40,17 +40,12 @@ class Measurement:
     binding: str = ""  # CPUs that the process is bound to
     ranks: tuple[Measurement, ...] = ()  # by rank, where there were several
 
-    @property
-    def throughput(self) -> float:
-        return self.run.throughput(self.work_per_step)
-
 
 def merge(measurements: Iterable[Measurement]) -> Measurement:
     """Merge what the ranks of one process group measured; their order changes nothing.
 
-    A round is over when its slowest rank is: throughput is the work of all ranks over that time. The loss is the
-    mean, since each rank has batches of its own. Peak memory is that of the fullest device, which decides whether a
-    batch fits. The environment is rank 0's, with the identity of all ranks: one capped device of four is another machine.
+    A round is over when its slowest rank is. The fullest device decides whether a batch fits. The environment is rank 0's, with
+    the identity of all ranks: one capped device of four is another machine.
     """
     ranks = sorted(measurements, key=lambda each: each.rank)
     if len({len(each.run.rounds_s) for each in ranks}) > 1:
@@ -115,9 +110,9 @@ def _merge_metrics(ranks: Sequence[Measurement]) -> dict[str, float]:
         values = [each.run.metrics[name] for each in having]
         if name in HIGHEST:
             found[name] = max(values)
-        elif not (name.endswith(ENERGY_SUFFIX) and is_cost(name)):
+        elif not (name.endswith("_j") and is_cost(name)):
             found[name] = fmean(values)
-        # A sum has all its parts: one rank of each node reads all devices of the node.
+        # Joules are a device's, and a sum has all its parts: one rank of each node reads all devices of the node.
         elif name not in OF_ANY_STEP or {each.host for each in having} == hosts:
             # Where ranks share a device, the lowest rank's reading counts.
             devices = {(each.host, each.device): each.run.metrics[name] for each in reversed(having)}
@@ -160,32 +155,17 @@ class Roofline:
                 found["roofline_share"] = self.least_s(flops, bytes_moved) / step_s
         return found
 
-    def impossible(
-        self,
-        step_s: float,
-        flops: float | None,
-        bytes_moved: float | None,
-        *,
-        device: str = "this device",
-        precision: str = "",
-    ) -> str:
+    def impossible(self, step_s: float, flops: float | None, bytes_moved: float | None) -> str:
         """Describe why a step of the fastest round is impossible; empty where it is possible."""
         least_s = self.least_s(flops, bytes_moved)
         if step_s >= least_s:
             return ""
         found = []
         if flops and step_s < self.compute_s(flops):
-            found.append(
-                f"{flops / step_s / 1e12:.0f} TFLOP/s in the fastest round, where the dense {precision or 'arithmetic'} "
-                f"peak of {device} is {self.peak_tflops:g}"
-            )
+            found.append(f"{flops / step_s / 1e12:.0f} TFLOP/s of at most {self.peak_tflops:g}")
         if bytes_moved and step_s < self.memory_s(bytes_moved):
-            found.append(
-                f"{bytes_moved / step_s / 1e9:.0f} GB/s in the fastest round, where the memory of {device} moves "
-                f"{self.bandwidth_gb_s:g}"
-            )
+            found.append(f"{bytes_moved / step_s / 1e9:.0f} GB/s of at most {self.bandwidth_gb_s:g}")
         return (
-            f"impossible: {'; and '.join(found)}: a step of {step_s * 1e3:.3g} ms cannot take less than "
-            f"{least_s * 1e3:.3g} ms. Is the device synchronized, is the precision the one that was named, and does the "
-            "step do its work?"
+            f"impossible: {' and '.join(found)} in the fastest round: a step of {seconds(step_s)} cannot take less than "
+            f"{seconds(least_s)}. Is the device synchronized, is the precision the one that was named, and does the step do its work?"
         )

@@ -78,10 +78,7 @@ def fewest_slower(members: int) -> int:
 
 
 def judge_rest(baseline: Sequence[Run], candidate: Sequence[Run], c: float, policy: Policy) -> Verdict:
-    """Judge a benchmark on what it lost beside c; a plain verdict where c is 0.
-
-    A benchmark that lost less than the others did not improve: it is ok, and needs no second run.
-    """
+    """Judge a benchmark on what it lost beside c, at best as ok: less than the others lost is no gain. Plainly where c is 0."""
     if not c:
         return gate.judge(baseline, candidate, policy)
     kept = math.exp(-c)
@@ -124,7 +121,7 @@ OF_ANY_STEP: Mapping[str, str] = {
     "energy_sampled_per_step_j": "The same from power that was sampled beside the rounds: a check of the counter.",
     "energy_j": "What the devices used over the whole measured window, in joules.",
     "power_mean_w": "Mean power of a device over the window, in watts.",
-    "power_peak_w": "The highest power that was sampled, in watts.",
+    "power_peak_w": "The highest power of a device that was sampled, in watts.",
     "tdp_share": "Mean power over the device's TDP; where the catalogue has that.",
     "node_cpu_energy_per_step_j": "What the CPUs of the nodes used for a step, in joules; where they have counters.",
     "node_module_energy_per_step_j": "What whole modules (CPU, GPU and memory) used for a step, in joules; it contains the devices' energy.",
@@ -182,8 +179,6 @@ def is_cost(name: str) -> bool:
     return name.endswith(_COSTS) and not is_rate(name)
 
 
-LESS_IS_BETTER = frozenset({"host_cpu_s_per_step", *filter(is_cost, MEASURED)}) - DESCRIPTIVE
-
 # By what name people ask for a metric, and read it: work per step belongs to the configuration, so that energy per
 # step and energy per unit of work rise together, and both are "energy".
 SHORT_NAMES: Mapping[str, str] = {"energy": "energy_per_step_j", "latency": "latency_p99_s"}
@@ -197,7 +192,7 @@ _SHOWN: Mapping[str, str] = {
 
 def less_is_better(name: str) -> bool:
     """Return which way is better; a user's own name shows it by its unit: `decode_s` is a cost, `tokens_per_s` is not."""
-    return name in LESS_IS_BETTER if name in MEASURED else is_cost(name)
+    return name not in DESCRIPTIVE and (is_cost(name) or name == "host_cpu_s_per_step")
 
 
 def shown_name(metric: str) -> str:
@@ -208,36 +203,26 @@ def shown_name(metric: str) -> str:
 # --- verdicts ---------------------------------------------------------------------------------------
 
 ANCHOR_SHARE = 1.5  # of the tolerance: a release may have cost something that was accepted
-_MOST_TOLERANCE = 0.99
-# Of 1: a loss that rounds to all of it is an increase beyond counting, and still a number.
-_LEAST_KEPT = 2.0**-53
 
 
 def judge_metrics(
     baseline: Sequence[Run], runs: Sequence[Run], gates: Mapping[str, float], policy: Policy
 ) -> tuple[Verdict, ...]:
-    """Judge each gated metric with its own tolerance, in the order of `gates`.
-
-    The tolerance is a loss of the metric, or its increase where less of it is better.
-    """
+    """Judge each metric with its own tolerance, a loss of it, or its increase where less of it is better."""
     return tuple(_judge_metric(name, baseline, runs, tolerance, policy) for name, tolerance in gates.items())
 
 
 def judge_anchor(anchor: Sequence[Run], candidate: Sequence[Run], c: float, policy: Policy) -> Verdict:
     """Judge the candidate against the anchor; `c` is the shift of its platform, 0 where that does not count.
 
-    The anchor moves only at a release, so that many small accepted losses still stop somewhere: a baseline that is refreshed
-    again and again follows a slow loss down. Faster than the anchor is ok.
+    A baseline that is refreshed again and again follows a slow loss down; the anchor does not. Faster than it is ok.
     """
-    wider = replace(policy, tolerance=min(ANCHOR_SHARE * policy.tolerance, _MOST_TOLERANCE))
+    wider = replace(policy, tolerance=min(ANCHOR_SHARE * policy.tolerance, 0.99))
     return replace(at_best_ok(judge_rest(anchor, candidate, c, wider), wider), of=ANCHOR)
 
 
 def worst(throughput: Verdict, metrics: Sequence[Verdict]) -> Outcome:
-    """Return the outcome of all: regressed if any is, else unstable, else inconclusive, else that of the throughput.
-
-    A metric alone improves nothing, and one without a baseline decides nothing.
-    """
+    """Return the outcome of all: regressed if any is, else unstable, else inconclusive, else that of the throughput."""
     outcomes = [throughput.outcome, *(verdict.outcome for verdict in metrics)]
     for outcome in (Outcome.REGRESSED, Outcome.UNSTABLE, Outcome.INCONCLUSIVE):
         if outcome in outcomes:
@@ -279,8 +264,8 @@ def _judge_metric(
 
 
 def _increase(loss: float) -> float:
-    """Convert 1 - exp(-d) to exp(d) - 1."""
-    return loss / max(1 - loss, _LEAST_KEPT)
+    """Convert 1 - exp(-d) to exp(d) - 1; of a loss that rounds to all, to a number still."""
+    return loss / max(1 - loss, 2.0**-53)
 
 
 def _values(runs: Sequence[Run], name: str) -> list[Summarized]:
@@ -298,7 +283,10 @@ def _values(runs: Sequence[Run], name: str) -> list[Summarized]:
 # More-is-better metrics that say something beside throughput: tflops and mfu are throughput in other units.
 _MORE = frozenset({"accuracy", "loader_efficiency"})
 # By every accepted name; a short name comes before its metric.
-METRICS: dict[str, str] = {**SHORT_NAMES, **{name: name for name in sorted(LESS_IS_BETTER | _MORE)}}
+METRICS: dict[str, str] = {
+    **SHORT_NAMES,
+    **{name: name for name in sorted({*filter(less_is_better, MEASURED), *_MORE})},
+}
 NAMES = (THROUGHPUT, *(name for name in METRICS if name not in SHORT_NAMES.values()))  # as errors list them
 
 
@@ -308,28 +296,18 @@ def parse_gates(text: str) -> dict[str, float | None]:
     Throughput is gated always: it may be named, and is not among them.
     """
     found: dict[str, float | None] = {}
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not parts:
-        raise ValueError(f"names nothing. {_valid()}")
-    for part in parts:
+    for part in text.strip(", ").split(","):
         name, given, tolerance = (each.strip() for each in part.partition("="))
-        if name == THROUGHPUT:
-            if given:
-                raise ValueError("has a tolerance of throughput, whose place is accel_tolerance.")
+        if name == THROUGHPUT and not given:
             continue
         if name not in METRICS:
-            raise ValueError(f"names {name!r}, which is not gated here. {_valid()}")
-        if METRICS[name] in found:
-            raise ValueError(f"names {name!r} twice.")
+            raise ValueError(
+                f"names {part.strip()!r}, which is not gated here. Valid, separated by commas: {', '.join(NAMES)}; each but "
+                "throughput, which has accel_tolerance, with a tolerance of its own where it needs one, energy=8%. "
+                "A metric of your own is gated where it is measured: gates={...} of accel.measure."
+            )
         try:
             found[METRICS[name]] = parse_fixed_tolerance(tolerance) if given else None
         except ValueError as error:
             raise ValueError(f"has {tolerance!r} for {name}, which {error}") from None
     return found
-
-
-def _valid() -> str:
-    return (
-        f"Valid, separated by commas: {', '.join(NAMES)}; each with a tolerance of its own where it needs one, energy=8%. "
-        "A metric of your own is gated where it is measured: gates={...} of accel.measure."
-    )

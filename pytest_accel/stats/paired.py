@@ -8,7 +8,6 @@ Tolerance, tests and words are the gate's (`stats.gate`): y = ln(step time), d >
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
@@ -28,7 +27,6 @@ RUNS_PER_BLOCK = 4
 DEFAULT_BLOCKS = 5
 MIN_BLOCKS = 2  # one block alone never fails anything
 MAX_BLOCKS = 20  # 80 processes
-ATTEMPTS = 2  # of one run: failing twice says something about the environment
 _ABBA: tuple[Side, ...] = ("old", "new", "new", "old")
 _BAAB: tuple[Side, ...] = ("new", "old", "old", "new")
 # The levels are the gate's own. Tried beside them, 3,000 sessions a cell: .5 % after the first block brought .2 to .9 % of
@@ -46,10 +44,7 @@ def block_order(block: int) -> tuple[Side, ...]:
 
 
 def decision_points(max_blocks: int) -> tuple[int, ...]:
-    """Return the numbers of blocks after which a test is made: all of up to five, else five spread evenly.
-
-    More tests would be more chances of a false alarm; the levels are for five.
-    """
+    """Return the numbers of blocks after which a test is made: all of up to five, else five spread evenly (the levels are for five)."""
     tests = min(max_blocks, _TESTS)
     return tuple(round(test * max_blocks / tests) for test in range(1, tests + 1))
 
@@ -69,14 +64,14 @@ def judge_pairs(
     blocks = len(old) // 2
     scale = _scale(old, new, policy)
     difference = Difference(
-        d=gate.centre(pair_differences(gate.summaries(old), gate.summaries(new))),
+        d=gate.centre([after.summary - before.summary for before, after in zip(old, new, strict=True)]),
         se=scale.noise * unit_standard_error(blocks),
         degrees_of_freedom=scale.degrees_of_freedom,
         repeat=max(1, sum(at <= blocks for at in schedule)),
     )
     group = gate.find_slow_group(old, new, policy)
     outcome = gate.unstable_or(gate.decide(difference, policy), group, policy)
-    wanted = gate.is_open(outcome, difference, policy) or gate.is_unconfirmed(outcome, group, policy)
+    wanted = gate.is_open(outcome, difference, group, policy)
     is_last = blocks >= schedule[-1]
     return Verdict(
         outcome=outcome,
@@ -91,19 +86,13 @@ def judge_pairs(
     )
 
 
-def pair_differences(old: Sequence[float], new: Sequence[float]) -> list[float]:
-    """Return new - old of each pair."""
-    return [after - before for before, after in zip(old, new, strict=True)]
-
-
 def _scale(old: Sequence[Run], new: Sequence[Run], policy: Policy) -> Scale:
     """Return the run-to-run standard deviation within this session, from the pairs and the gate's prior.
 
-    Slow runs are capped on each side first: one throttled process must not blur all pairs. Drift moves the two pairs of
-    a block apart and counts as noise, which makes the verdict more careful.
+    Slow runs are capped on each side first: one throttled process must not blur all pairs.
     """
     before, after = (gate.capped(gate.summaries(side), policy) for side in (old, new))
-    differences = pair_differences(before, after)
+    differences = [now - then for then, now in zip(before, after, strict=True)]
     return gate.pooled(gate.sum_of_squares(differences) / 2, len(differences) - 1, [*old, *new], policy)
 
 
@@ -121,28 +110,15 @@ def resolution_factor(max_blocks: int, policy: Policy) -> float:
     return 2 * (gate.t_quantile(alpha or beta, nu) + gate.t_quantile(0.2, nu)) * se
 
 
-def blocks_needed(noise: float, tolerance: float) -> int | None:
-    """Return how many blocks resolve the tolerance at this noise; None where `MAX_BLOCKS` do not."""
-    for blocks in range(MIN_BLOCKS, MAX_BLOCKS + 1):
-        policy = paired_policy(tolerance, blocks)
-        if noise * resolution_factor(blocks, policy) <= policy.delta:
-            return blocks
-    return None
-
-
 # --- progress of each benchmark ---------------------------------------------------------------------
-
-
-_REPLACED = frozenset({Ending.FAILED, Outcome.INVALID})  # another run of these may be a good one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """One process of the schedule; a second attempt replaces a run that failed or was disturbed."""
+    """One process of the schedule."""
 
     block: int  # from 1
     place: int  # from 1 to 4
-    attempt: int = 1
 
     @property
     def side(self) -> Side:
@@ -164,7 +140,6 @@ class PairedBenchmark:
     why: str = "ended before its first block was complete"  # where there is no verdict
     ended_by: Result | None = None  # an unusable result
     is_open: bool = True
-    wants_replacement: bool = False  # the latest run is unusable and may be tried once more
 
     @property
     def deciding(self) -> Verdict | None:
@@ -202,33 +177,26 @@ def follow(
 ) -> dict[str, PairedBenchmark]:
     """Return the progress of every benchmark that any process reported; `tolerances` replace those of their sessions."""
     names = dict.fromkeys(result.benchmark for each in sessions.values() for result in each.results)
-    places: dict[tuple[int, int], dict[Slot, SessionResults]] = {}
-    for slot, session in sessions.items():
-        places.setdefault((slot.block, slot.place), {})[slot] = session
-    return {name: _follow(name, list(places.values()), max_blocks, tolerances) for name in names}
+    return {name: _follow(name, sessions, max_blocks, tolerances) for name in names}
 
 
 def _follow(
-    name: str, places: Sequence[Sessions], max_blocks: int, tolerances: Mapping[str, float]
+    name: str, sessions: Sessions, max_blocks: int, tolerances: Mapping[str, float]
 ) -> PairedBenchmark:
     found = PairedBenchmark(benchmark=name)
-    if all(_is_skipped(_find(name, each)) for place in places for each in place.values()):
-        if len(places) > 1:  # both environments were asked
+    environments = {key: each for session in sessions.values() for key, each in session.environments.items()}
+    if all(_is_skipped(_find(name, each)) for each in sessions.values()):
+        if len(sessions) > 1:  # both environments were asked
             found.end(Ending.SKIPPED, "skipped in both environments")
         return found
-    first: tuple[Result, Environment | None] | None = None
-    for attempts in places:
-        slot = next(iter(attempts))
-        tried = [(each, session) for session in attempts.values() if (each := _find(name, session))]
-        usable = [each for each in tried if not why_unusable(each[0].measured_as, each[0].runs)]
-        if not usable:
-            latest = tried[-1][0] if tried else None
-            _end_unusable(found, slot.side, latest, is_last=len(attempts) == ATTEMPTS)
+    first: Result | None = None
+    for slot, session in sessions.items():
+        result = _find(name, session)
+        if result is None or why_unusable(result.measured_as, result.runs):
+            _end_unusable(found, slot.side, result)
             return found
-        result, session = usable[0]
-        now = result, session.environments.get(result.environment)
-        first = first or now
-        if why := _why_incomparable(first, now):
+        first = first or result
+        if why := _why_incomparable(first, result, environments):
             found.end(Outcome.STALE_BASELINE, f"its runs cannot be compared: {why}", result)
             return found
         (found.old if slot.side == "old" else found.new).append(result)
@@ -248,16 +216,10 @@ def _find(name: str, session: SessionResults) -> Result | None:
     return next((each for each in session.results if each.benchmark == name), None)
 
 
-def _end_unusable(found: PairedBenchmark, side: Side, result: Result | None, *, is_last: bool) -> None:
-    """Note an unusable run: it is tried once more, or ends this benchmark."""
-    if result is None:
-        ending = "it was not found"
-    elif result.status in _REPLACED and not is_last:
-        found.wants_replacement = True
-        return
-    else:
-        ending = ": ".join(filter(None, (result.status.value, result.text)))
-    if result is not None and result.status is Outcome.INVALID:
+def _end_unusable(found: PairedBenchmark, side: Side, result: Result | None) -> None:
+    """End a benchmark whose run is unusable; its session replaced disturbed runs, as far as it could."""
+    ending = ": ".join(filter(None, (result.status.value, result.text))) if result else "it was not found"
+    if result and result.status is Outcome.INVALID:
         found.end(Outcome.INVALID, f"disturbed in the {side} environment: {ending}", result)
     elif side == "new":
         found.end(Ending.FAILED, f"the old environment measures it, the new one does not: {ending}", result)
@@ -269,38 +231,23 @@ def _is_skipped(result: Result | None) -> bool:
     return result is None or (result.status is Ending.SKIPPED and not result.failed)
 
 
-def _why_incomparable(
-    first: tuple[Result, Environment | None], now: tuple[Result, Environment | None]
-) -> str:
-    (one, was), (two, here) = first, now
-    if changes := configuration_changes(one, two):
+def _why_incomparable(first: Result, now: Result, environments: Mapping[str, Environment]) -> str:
+    if changes := configuration_changes(first, now):
         return f"the benchmark changed ({', '.join(changes)})"
+    was, here = environments.get(first.environment), environments.get(now.environment)
     if was and here and (identity := diff_identity(was, here)):
         return f"another machine ({describe(identity)})"
     return ""
 
 
-def replaced_runs(sessions: Sessions) -> Iterator[str]:
-    """Yield which runs were measured again, and which were slowed on purpose."""
-    counts = Counter(
-        slot.side
-        for slot, session in sessions.items()
-        for result in session.results
-        for run in result.runs
-        if was_slowed(run)
-    )
-    for side, slowed in counts.items():
-        yield f"{side}: {counted(slowed, 'run')} delayed on purpose by --accel-slowdown"
-    # An unusable run is never dropped in silence.
-    replaced = Counter(
-        (result.name, slot.side, result.status.value)
-        for slot, session in sessions.items()
-        if slot.attempt == 1 and replace(slot, attempt=2) in sessions
-        for result in session.results
-        if result.measured_as in _REPLACED
-    )
-    for (name, side, status), count in replaced.items():
-        yield f"{name}: {counted(count, 'run')} of the {side} environment {status}, and measured again"
+def slowed_runs(sessions: Sessions) -> Iterator[str]:
+    """Yield how many runs of each environment were slowed on purpose."""
+    for side in ("old", "new"):
+        results = (
+            each for slot, session in sessions.items() if slot.side == side for each in session.results
+        )
+        if slowed := sum(was_slowed(run) for result in results for run in result.runs):
+            yield f"{side}: {counted(slowed, 'run')} delayed on purpose by --accel-slowdown"
 
 
 # --- one component swapped --------------------------------------------------------------------------

@@ -83,9 +83,6 @@ def gibibytes(value: float) -> str:
     return f"{value / 2**30:.1f} GiB" if value >= 2**30 else f"{value / 2**20:.0f} MiB"
 
 
-_COMMAND = "::"  # with it begins a line that GitHub's runner obeys: ::error::, ::add-mask::
-
-
 def printable(text: str) -> str:
     """Return text with control characters, writing directions and surrogates escaped."""
     if text.isprintable():
@@ -95,8 +92,8 @@ def printable(text: str) -> str:
 
 
 def inert(line: str) -> str:
-    """Return a line that no runner takes for a command, whatever name it begins with."""
-    return f"\\{line}" if line.lstrip().startswith(_COMMAND) else line
+    """Return a line that GitHub's runner takes for no command (::error::, ::add-mask::), whatever name it begins with."""
+    return f"\\{line}" if line.lstrip().startswith("::") else line
 
 
 def did_you_mean(name: str, valid: Iterable[str]) -> str:
@@ -117,11 +114,10 @@ def clipped(text: str, characters: int) -> str:
 
 def parse_count(low: int, high: int, remedy: str = "") -> Callable[[str], int]:
     def parse(text: str) -> int:
-        number = text.strip()  # of more characters than int() strips
-        is_number = number.isdecimal() and len(number) <= 20  # int() refuses more than 4300 digits
-        if not (is_number and low <= int(number) <= high):
+        number = int(text) if re.fullmatch(r"\s*\d{1,9}\s*", text) else low - 1
+        if not low <= number <= high:
             raise ValueError(f"is not a whole number from {low} to {high}. {remedy}".rstrip())
-        return int(number)
+        return number
 
     return parse
 

@@ -188,9 +188,7 @@ class Result:
 
     @property
     def baseline_throughput(self) -> float | None:
-        if not self.baseline:
-            return None
-        return self.work_per_step / interval(self.baseline, Policy()).point_s
+        return self.work_per_step / interval(self.baseline, Policy()).point_s if self.baseline else None
 
     @property
     def has_lost(self) -> bool:
@@ -241,10 +239,6 @@ class ScalingPoint:
     work_per_step: float  # of all devices together
     step: StepTime
 
-    @property
-    def throughput(self) -> float:
-        return self.work_per_step / self.step.point_s
-
 
 def kernel_difference(baseline: Sequence[Run], runs: Sequence[Run]) -> KernelDifference | None:
     """Compare the newest kernel tables of two groups of runs; None where a side has none."""
@@ -257,7 +251,8 @@ def kernel_difference(baseline: Sequence[Run], runs: Sequence[Run]) -> KernelDif
 
 
 def scaling_figure(against: str, few: ScalingPoint, many: ScalingPoint) -> ScalingFigure:
-    speedup = many.throughput / few.throughput
+    before, now = (each.work_per_step / each.step.point_s for each in (few, many))
+    speedup = now / before
     efficiency = speedup * few.devices / many.devices
     return ScalingFigure(
         against=against,
@@ -274,10 +269,9 @@ LOSS_TOLERANCE = 0.01
 
 
 def describe_loss_change(before: Sequence[float | None], after: float | None) -> str:
-    """Describe how the loss changed; empty where it is within those of earlier runs, or unknown.
+    """Describe how the loss changed; empty where it is unknown, or no further from earlier ones than they are from each other.
 
-    Some benchmarks do not compute the same twice: where a device adds up in an order of its own, another box may match. Their runs
-    show that by themselves, so that a loss is no news that is no further from them than they are from each other.
+    Some benchmarks do not compute the same twice: where a device adds up in an order of its own, another box may match.
     """
     losses = [loss for loss in before if loss is not None]
     if after is None or not losses:

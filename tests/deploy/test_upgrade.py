@@ -304,20 +304,6 @@ def test_open_question_says_what_would_decide_it_and_fails_only_on_request(site)
     assert site.upgrade("--blocks", "2", "--", "x", "--accel-inconclusive=fail").returncode == 1
 
 
-def test_failed_or_disturbed_run_is_replaced_and_noted(site):
-    site.left("01-2-new", [make_result(Ending.FAILED, name="test_a"), measured(0.04, "new", "test_b")])
-    site.left("01-4-old", [make_result(Outcome.INVALID, name="test_a"), measured(0.04, "old", "test_b")])
-    site.left("old", [measured(0.04, "old"), measured(0.04, "old", "test_b")])
-    site.left("new", [measured(0.04, "new"), measured(0.04, "new", "test_b")])
-    done = site.upgrade("--", "x")
-    assert done.returncode == 0, done.stdout
-    old, new, newer, last = FIRST
-    assert site.turns() == [old, new, f"{new}-again1", newer, last, f"{last}-again1"]
-    assert site.calls()[2][2] == ["bench_suites/test_cnn.py::test_b"]  # only what came to nothing
-    assert "test_a: 1 run of the new environment failed, and measured again" in done.stdout
-    assert "test_a: 1 run of the old environment invalid, and measured again" in done.stdout
-
-
 def test_benchmark_that_the_new_environment_does_not_run_is_lost(site):
     site.left("new", [make_result(Ending.FAILED, name="test_a"), measured(0.04, "new", "test_b")])
     site.left("old", [measured(0.04, "old"), measured(0.04, "old", "test_b")])
@@ -325,7 +311,6 @@ def test_benchmark_that_the_new_environment_does_not_run_is_lost(site):
     assert done.returncode == 1
     assert "FAILED  test_a: the old environment measures it, the new one does not: failed: " in done.stdout
     assert "ok  test_b: " in done.stdout
-    assert "01-2-new-again1" in site.turns()
 
 
 def test_process_that_breaks_off_ends_the_upgrade_after_a_report_of_complete_blocks(site):

@@ -406,6 +406,7 @@ def environment_section() -> str:
         "Identity facts must be equal for two runs to be compared. Context facts may differ; differences are printed as "
         "suspects. A fact that could not be read is absent.\n\n"
         + table(("field", "shown as"), [(code(name), title) for name, title in TITLES.items()])
+        + "Others, such as clocks, firmware and the container, are shown under the names of their fields.\n\n"
         + f"Environment variables that affect speed ({prefixes}) are context, as `{VARIABLE_PREFIX}NAME`. Values that may be "
         "credentials are redacted.\n\n"
     )

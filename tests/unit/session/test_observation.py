@@ -93,7 +93,6 @@ def test_energy_is_the_difference_over_the_window(clock):
             "energy_per_step_j": 40.0,
             "energy_sampled_per_step_j": 40.0,
             "power_mean_w": 100.0,
-            "power_peak_w": 100.0,
         }
     )
     assert (found.invalid, found.notes, found.no_energy) == ((), (), "")

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from pytest_accel.stats import changepoints
 from pytest_accel.stats.changepoints import (
     CRITICAL,
-    LEVELS,
     MIN_NIGHTS,
     MIN_VALUES,
     WINDOW,
@@ -25,8 +24,8 @@ from pytest_accel.stats.changepoints import (
 FINE = st.integers(0, 1023).map(lambda number: number / 1024)
 
 
-def found(values, **options):
-    return [point.index for point in change_points(values, **options)]
+def found(values):
+    return [point.index for point in change_points(values)]
 
 
 def noise(length, seed=1, sd=0.01):
@@ -46,7 +45,7 @@ def test_fewer_than_the_least_values_have_none(values):
 
 @given(st.lists(st.floats(-1e30, 1e30), max_size=40))
 def test_any_finite_values_give_ordered_points_apart_from_each_other(values):
-    bounds = [0, *found(values, level=0.05), len(values)]
+    bounds = [0, *found(values), len(values)]
     if len(bounds) > 2:
         assert all(later - earlier >= MIN_NIGHTS for earlier, later in pairwise(bounds))
 
@@ -72,26 +71,12 @@ def test_huge_step_is_found_at_its_place(seed, before, after, factor):
 def test_places_do_not_depend_on_origin_or_unit(before, after, origin, unit):
     values = before + [value + 0.5 for value in after]
     moved = [unit * (value + origin) for value in values]
-    assert found(moved, level=0.05) == found(values, level=0.05)
+    assert found(moved) == found(values)
 
 
-@given(st.lists(FINE, min_size=6, max_size=25), st.lists(FINE, min_size=6, max_size=25))
-def test_mirrored_values_change_at_the_same_places(before, after):
-    values = before + [value + 1 for value in after]
-    assert found([-value for value in values]) == found(values)
-
-
-@given(st.integers(0, 10_000), st.integers(16, 44))  # nearer to an end, one run of noise may move it
-@settings(max_examples=40)
-def test_reversed_series_changes_at_the_mirrored_places(seed, place):
-    # With noise that has no ties: of two equally good places, the first is taken from either end.
-    values = [value * (1.1 if night >= place else 1) for night, value in enumerate(noise(60, seed))]
-    assert found(values[::-1]) == [60 - index for index in reversed(found(values))]
-
-
-def test_a_point_tells_its_levels_and_how_sure_it_is():
+def test_point_has_both_its_levels():
     values = [100.0] * 10 + [90.0, 95.0, 95.0, 95.0, 95.0, 950.0, 95.0, 95.0, 95.0, 95.0]
-    assert change_points(values) == (ChangePoint(index=10, before=100.0, after=95.0, significance=0.001),)
+    assert change_points(values) == (ChangePoint(index=10, before=100.0, after=95.0),)
     assert change_points(values)[0].relative == pytest.approx(-0.05)
 
 
@@ -101,12 +86,6 @@ def test_levels_between_several_points_are_those_of_their_own_segments():
     assert [point.index for point in points] == [30, 60]
     assert points[0].after == points[1].before == pytest.approx(1.1, rel=0.01)
     assert points[1].relative == pytest.approx(1.3 / 1.1 - 1, abs=0.01)
-
-
-def test_one_wild_night_is_no_new_level():
-    values = noise(60)
-    values[30] *= 50
-    assert found(values) == []
 
 
 def test_wild_nights_do_not_hide_a_new_level():
@@ -140,22 +119,13 @@ def test_only_the_newest_values_are_searched_and_places_count_from_the_oldest(mo
     assert change_points(values)[0].before == 10.5
 
 
-def test_long_history_is_bounded_by_the_window(monkeypatch):
-    searched = []
-    monkeypatch.setattr(changepoints, "_bisect", lambda values, *_: searched.append(len(values)))
-    assert change_points(noise(WINDOW + 500)) == ()
-    assert searched == [WINDOW]
-
-
-def test_steep_stairs_are_halved_not_peeled():
+def test_steep_stairs_are_halved_not_peeled(monkeypatch):
     # Peeled off four values at a time, a thousand of them would take a minute.
     stairs = [10.0 ** (night // 6) for night in range(240)]
-    depth = 0
-    splits = [changepoints._bisect(stairs, 0, len(stairs), 0.01)]
-    while splits := [side for split in splits if split for side in (split.left, split.right)]:
-        depth += 1
-    assert depth <= 10
+    segments, limit = [], changepoints._limit
+    monkeypatch.setattr(changepoints, "_limit", lambda length: segments.append(length) or limit(length))
     assert len(found(stairs)) >= 20
+    assert sum(segments) <= 10 * len(stairs)
 
 
 @given(st.integers(0, 10**6), st.integers(12, 2000))
@@ -169,10 +139,7 @@ def test_windows_cover_their_segment_and_stay_in_it(start, length):
     }
 
 
-def test_table_is_as_strict_as_it_is_long():
-    for length, limits in CRITICAL:
-        assert len(limits) == len(LEVELS), length
-        assert list(limits) == sorted(limits), length
+def test_table_covers_every_length_that_is_searched():
     assert [length for length, _ in CRITICAL] == sorted(length for length, _ in CRITICAL)
     assert CRITICAL[0][0] == MIN_VALUES
     assert CRITICAL[-1][0] >= WINDOW

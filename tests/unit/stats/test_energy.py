@@ -8,12 +8,10 @@ from hypothesis import strategies as st
 
 from pytest_accel.stats.energy import (
     LONE_SAMPLE_S,
-    MOST_W,
     EnergyWindow,
     PowerSample,
     Rail,
     energy_of,
-    peak_total_w,
     sampled_j,
     total_j,
     units_per_wh,
@@ -60,13 +58,6 @@ class TestSamples:
         halves_j = sampled_j(profile, begin_s, middle_s) + sampled_j(profile, middle_s, end_s)
         assert halves_j == close(sampled_j(profile, begin_s, end_s), of=1000 * (end_s - begin_s))
 
-    @given(profiles, SECONDS, st.floats(0, 1e4))
-    def test_between_the_least_and_the_most_power(self, profile, begin_s, window_s):
-        energy_j = sampled_j(profile, begin_s, begin_s + window_s)
-        length_s = (begin_s + window_s) - begin_s
-        powers_w = [power_w for _, power_w in profile]
-        assert min(powers_w) * length_s * (1 - 1e-9) <= energy_j <= max(powers_w) * length_s * (1 + 1e-9)
-
     @pytest.mark.parametrize(
         ("series", "begin_s", "end_s", "energy_j"),
         [
@@ -81,7 +72,8 @@ class TestSamples:
         assert sampled_j(series, begin_s, end_s) == pytest.approx(energy_j)
 
 
-SAMPLED = "; its energy is that of its samples"
+NO_ANSWER = "its counter did not answer at both ends of the window"
+DOUBT = ", which is not plausible: it was reset, is broken, or counts something else"
 
 
 class TestEnergyOf:
@@ -95,44 +87,14 @@ class TestEnergyOf:
             ([], 0.0, 5000.0, 5000, None, ""),
             ([], None, None, None, None, "neither a counter nor samples of its power"),
             # A counter and samples do not spoil each other.
-            (steady(0.0), 0.0, 5000.0, 5000, None, "its samples say 0 W though its counter moved"),
-            (
-                steady(500.0),
-                5.0,
-                None,
-                5000,
-                5000,
-                f"its counter did not answer at the end of the window{SAMPLED}",
-            ),
-            ([], None, 5.0, None, None, "its counter did not answer at the beginning of the window"),
-            (
-                [],
-                1e6,
-                12.0,
-                None,
-                None,
-                "its counter went from 1000000 J to 12 J in 10 s: it was reset, or is broken",
-            ),
+            (steady(500.0), 5.0, None, 5000, 5000, NO_ANSWER),
+            ([], None, 5.0, None, None, NO_ANSWER),
+            ([], 1e6, 12.0, None, None, f"its counter went from 1000000 J to 12 J in 10 s{DOUBT}"),
+            ([], 0.0, 2e6, None, None, f"its counter went from 0 J to 2000000 J in 10 s{DOUBT}"),
             # A rail that vanishes is not extrapolated; a lost reading now and then is interpolated.
             (steady(500.0, until_s=5.0), None, None, None, None, "its power was not seen for 5 s of 10 s"),
             (steady(500.0)[8:], None, None, None, None, "its power was not seen for 4 s of 10 s"),
-            (
-                steady(500.0)[:7] + steady(500.0)[12:],
-                None,
-                None,
-                None,
-                None,
-                "its power was not seen for 3 s of 10 s",
-            ),
             ([(3.0, 500.0)], None, None, None, None, "its power was not seen for 7 s of 10 s"),
-            (
-                [(-2.0, 500.0), (-1.0, 500.0)],
-                None,
-                None,
-                None,
-                None,
-                "its power was not seen for 10 s of 10 s",
-            ),
             (steady(500.0)[:4] + steady(500.0)[6:20], None, None, 5000, 5000, ""),
             # Half and double 5000 J, and two ticks of 100 ms at 500 W, are 2400 J and 10,100 J.
             (steady(500.0), 7.0, 10_057.0, 10_050, 5000, ""),
@@ -151,14 +113,7 @@ class TestEnergyOf:
         energy = energy_of(window(*steady(500.0), before_j=7.0, after_j=7.0 + count_j))
         assert energy.energy_j == {"GPU 0": pytest.approx(5000.0)}
         (problem,) = energy.problems
-        assert problem.endswith(
-            f": its samples make 5000 J: it stood still, was reset, or counts something else{SAMPLED}"
-        )
-
-    def test_counter_that_jumps_is_not_believed(self):
-        energy = energy_of(window(before_j=0.0, after_j=11 * MOST_W))
-        assert energy.energy_j == {}
-        assert "no device draws that much" in energy.problems[0]
+        assert problem.endswith(DOUBT)
 
     def test_short_window_has_its_energy(self):
         """One sample will do below the period of sampling, and a counter may have two ticks more."""
@@ -219,40 +174,6 @@ class TestTotal:
     )
     def test_every_joule_counts_once_and_none_is_missing(self, energies_j, rails, scope, total):
         assert total_j(energies_j, rails, scope=scope) == total
-
-
-class TestPeakTotal:
-    CPUS = tuple(Rail(name=f"package-{number}", scope="node", kind="cpu") for number in range(2))
-    DRAM = Rail(name="dram-0", scope="node", kind="dram", within="package-0")
-
-    def peak(self, *powers_w, rails=CPUS, scope="node", at_s=None):
-        samples = tuple(
-            PowerSample(at_s=number if at_s is None else at_s, power_w=each)
-            for number, each in enumerate(powers_w)
-        )
-        return peak_total_w(EnergyWindow(begin_s=0.0, end_s=10.0, samples=samples, rails=rails), scope=scope)
-
-    def test_the_highest_sum_and_not_the_sum_of_the_highest(self):
-        assert (
-            self.peak({"package-0": 200.0, "package-1": 90.0}, {"package-0": 80.0, "package-1": 180.0}) == 290
-        )
-
-    def test_a_contained_rail_and_one_of_another_scope_are_not_added(self):
-        rails = (*self.CPUS, self.DRAM, GPU)
-        sample = {"package-0": 200.0, "package-1": 90.0, "dram-0": 30.0, "GPU 0": 700.0}
-        assert self.peak(sample, rails=rails) == 290
-        assert self.peak(sample, rails=rails, scope="device") == 700
-
-    def test_a_sample_that_lacks_a_rail_says_nothing_of_all(self):
-        assert self.peak({"package-0": 500.0}, {"package-0": 80.0, "package-1": 90.0}) == 170
-        assert self.peak({"package-0": 500.0}) is None
-
-    def test_neither_does_one_outside_the_window(self):
-        assert self.peak({"package-0": 1.0, "package-1": 1.0}, at_s=11.0) is None
-
-    def test_no_rails_no_peak(self):
-        assert self.peak({"package-0": 500.0}, rails=()) is None
-        assert self.peak({"package-0": 500.0, "package-1": 1.0}, scope="device") is None
 
 
 def test_ratios_by_hand():

@@ -14,10 +14,8 @@ from pytest_accel.stats.gate import (
     capped,
     centre,
     decide,
-    fastest,
     interval,
     judge,
-    levels,
     loss,
     policy_at_noise,
     pooled_scale,
@@ -68,30 +66,6 @@ def comparisons(draw):
 
 def scaled(runs, factor):
     return [replace(run, rounds_s=tuple(seconds * factor for seconds in run.rounds_s)) for run in runs]
-
-
-def bounds_and_thresholds(baseline, candidate):
-    """Every (bound, threshold) that the decision compares, for telling borderline cases."""
-    policy = policy_at_noise(POLICY, pooled_scale(baseline, candidate, POLICY).noise)
-    scale = pooled_scale(baseline, candidate, policy)
-    repeats, sessions = len(candidate), len({run.session for run in baseline})
-    before = centre([r.summary for r in baseline])
-    difference = Difference(
-        d=centre([r.summary for r in candidate]) - before,
-        se=scale.noise * unit_standard_error(len(baseline), sessions, repeats, policy),
-        degrees_of_freedom=scale.degrees_of_freedom,
-        repeat=repeats,
-        least_lost=fastest(candidate, POLICY) - before,
-    )
-    alpha, beta = levels(repeats, POLICY)
-    yield difference.at_most(beta), DELTA
-    yield difference.at_most(0.01), -DELTA / 2
-    if alpha:
-        yield difference.at_least(alpha), DELTA / 2
-
-
-def is_borderline(baseline, candidate, width=FLOAT_NOISE):
-    return any(abs(bound - limit) < width for bound, limit in bounds_and_thresholds(baseline, candidate))
 
 
 # --- the parts, by hand ---------------------------------------------------------------------------
@@ -199,6 +173,9 @@ QUIET, NOISY, WILD = nights(0, 0, 0, 0, 0), nights(-0.05, 0.05, 0.0), nights(-0.
     [
         (QUIET, [0.0], 5, Outcome.OK, False),
         (QUIET, [0.5], 5, Outcome.INCONCLUSIVE, True),
+        (QUIET, [-0.2], 5, Outcome.OK, True),  # improved needs a second run
+        (QUIET, [-0.2], 1, Outcome.OK, False),
+        (QUIET, [-0.2, -0.2], 5, Outcome.IMPROVED, False),
         (QUIET, [0.08, 0.08], 5, Outcome.REGRESSED, False),
         (QUIET, [0.04] * 8, 5, Outcome.REGRESSED, False),  # beyond the last repeat, at its levels
         (NOISY, [0.04, -0.06], 5, Outcome.INCONCLUSIVE, True),
@@ -219,27 +196,21 @@ def test_outcomes(baseline, candidate, repeats, outcome, wants_another):
 ALPHA, BETA = (None, 0.005, 0.01, 0.02, 0.05), (0.02, 0.02, 0.03, 0.05, 0.10)
 
 
-@pytest.mark.parametrize(
-    ("repeat", "se", "edge", "below", "above"),
-    [
-        *(
-            (k, 0.05, DELTA / 2 + t_quantile(ALPHA[k - 1], 9) * 0.05, Outcome.INCONCLUSIVE, Outcome.REGRESSED)
-            for k in range(2, 6)
-        ),
-        *(
-            (k, 0.03, DELTA - t_quantile(BETA[k - 1], 9) * 0.03, Outcome.OK, Outcome.INCONCLUSIVE)
-            for k in range(1, 6)
-        ),
-        *(
-            (k, 0.02, -DELTA / 2 - t_quantile(0.01, 9) * 0.02, Outcome.IMPROVED, Outcome.OK)
-            for k in range(2, 6)
-        ),
-    ],
-)
-def test_outcome_changes_exactly_at_its_bound(repeat, se, edge, below, above):
-    for nudge, outcome in ((-1e-9, below), (1e-9, above)):
-        difference = Difference(d=edge + nudge, se=se, degrees_of_freedom=9, repeat=repeat)
-        assert decide(difference, POLICY) is outcome
+@pytest.mark.parametrize("repeat", range(1, 6))
+def test_outcome_changes_exactly_at_its_bound(repeat):
+    def outcomes(edge, se):
+        differences = (
+            Difference(d=edge + nudge, se=se, degrees_of_freedom=9, repeat=repeat) for nudge in (-1e-9, 1e-9)
+        )
+        return [decide(each, POLICY) for each in differences]
+
+    ok = DELTA - t_quantile(BETA[repeat - 1], 9) * 0.03
+    assert outcomes(ok, 0.03) == [Outcome.OK, Outcome.INCONCLUSIVE]
+    if repeat > 1:
+        regressed = DELTA / 2 + t_quantile(ALPHA[repeat - 1], 9) * 0.05
+        assert outcomes(regressed, 0.05) == [Outcome.INCONCLUSIVE, Outcome.REGRESSED]
+        improved = -DELTA / 2 - t_quantile(0.01, 9) * 0.02
+        assert outcomes(improved, 0.02) == [Outcome.IMPROVED, Outcome.OK]
 
 
 def test_verdict_by_hand():
@@ -257,32 +228,7 @@ def test_verdict_by_hand():
     assert not verdict.wants_another_run
 
 
-def test_clearly_faster_run_is_ok_at_first_and_improved_at_the_second_repeat():
-    baseline = nights(0, 0, 0, 0, 0)
-    first = judge(baseline, tonight(-0.2), POLICY)
-    assert first.outcome is Outcome.OK
-    assert first.wants_another_run
-    assert not judge(baseline, tonight(-0.2), Policy(max_repeats=1)).wants_another_run
-    verdict = judge(baseline, tonight(-0.2, -0.2), POLICY)
-    assert verdict.outcome is Outcome.IMPROVED
-    assert verdict.slowdown.high < loss(-DELTA / 2)
-
-
 # --- properties -----------------------------------------------------------------------------------
-
-
-@given(comparisons(), st.floats(1e-3, 1e3))
-def test_unit_of_time_changes_nothing(comparison, factor):
-    baseline, candidate = comparison
-    verdict = judge(baseline, candidate, POLICY)
-    other = judge(scaled(baseline, factor), scaled(candidate, factor), POLICY)
-    assert other.noise == pytest.approx(verdict.noise, rel=1e-6)
-    assert other.slowdown.point == pytest.approx(verdict.slowdown.point, rel=1e-6, abs=1e-8)
-    assert other.slowdown.low == pytest.approx(verdict.slowdown.low, rel=1e-6, abs=1e-8)
-    # A bound that sits on its threshold to nine digits may fall on either side of it.
-    if not is_borderline(baseline, candidate):
-        assert other.outcome is verdict.outcome
-        assert other.slowdown.high == pytest.approx(verdict.slowdown.high, rel=1e-6, abs=1e-8)
 
 
 @given(comparisons(), st.randoms(use_true_random=False))
@@ -292,13 +238,6 @@ def test_order_of_runs_changes_nothing_at_all(comparison, random):
     random.shuffle(baseline)
     random.shuffle(candidate)
     assert judge(baseline, candidate, POLICY) == verdict
-
-
-@given(comparisons())
-def test_first_repeat_never_regresses_and_never_improves(comparison):
-    baseline, candidate = comparison
-    outcome = judge(baseline, candidate[:1], POLICY).outcome
-    assert outcome in {Outcome.OK, Outcome.INCONCLUSIVE}
 
 
 @pytest.mark.parametrize("quick", [-0.01, 0.0, DELTA / 2 - 1e-6])
@@ -317,11 +256,6 @@ def test_of_many_runs_some_may_be_quick():
     many = [*[0.3] * 28, 0.0, 0.0]
     assert judge(nights(*[0.0] * 10), tonight(*many), POLICY).outcome is Outcome.REGRESSED
     assert judge(nights(*[0.0] * 10), tonight(*[0.0] * 6, *many), POLICY).outcome is Outcome.UNSTABLE
-    places = {
-        repeats: fastest(tonight(*(each / 10 for each in range(repeats))), POLICY)
-        for repeats in (1, 5, 6, 10, 11, 40)
-    }
-    assert places == pytest.approx({1: 0, 5: 0, 6: 0.1, 10: 0.1, 11: 0.2, 40: 0.7})
 
 
 def test_where_noise_has_two_sides_one_quick_run_says_nothing():
@@ -330,42 +264,15 @@ def test_where_noise_has_two_sides_one_quick_run_says_nothing():
     assert judge(*runs, POLICY, noise_only_slows=False).outcome is Outcome.REGRESSED
 
 
-@given(comparisons())
-def test_what_regressed_lost_more_than_should_pass_in_every_run(comparison):
-    baseline, candidate = comparison
-    verdict = judge(baseline, candidate, POLICY)
-    lost = fastest(candidate, POLICY) - baseline_centre(baseline, POLICY)
-    assert verdict.slowdown.low <= loss(lost) + FLOAT_NOISE
-    if verdict.outcome is Outcome.REGRESSED:
-        assert lost > DELTA / 2
-
-
 @given(comparisons(), st.floats(1e-6, 3))
-@example((nights(0, 0, 0, 0, 0), tonight(0.06, 0.06)), 0.01)
 @example((nights(0), tonight(0, 0.0625, 0.09375, 1)), 0.25)  # one stored run shows no groups
 @example((nights(0, 0, 0), tonight(0, 0.0625, 0.09375, 1)), 0.25)
 def test_slowing_the_whole_candidate_keeps_it_regressed(comparison, slowing):
-    """The precise form: d moves, and nothing else does, so no verdict moves towards the fast side."""
     baseline, candidate = comparison
     rank = [Outcome.IMPROVED, Outcome.OK, Outcome.INCONCLUSIVE, Outcome.UNSTABLE, Outcome.REGRESSED].index
     before = judge(baseline, candidate, POLICY).outcome
     after = judge(baseline, scaled(candidate, math.exp(slowing)), POLICY).outcome
-    if slowing > FLOAT_NOISE or not is_borderline(baseline, candidate):
-        assert rank(after) >= rank(before)
-
-
-def test_slowing_one_run_can_make_a_regression_within_the_tolerance_ok():
-    """Known, and left so: the one way back, open only between half the tolerance and the tolerance.
-
-    One slower run leaves the centre where it is and adds to the scale. "At least half the tolerance"
-    then no longer holds, while "less than the tolerance" still does, and both were true before.
-    """
-    baseline = nights(*[0.0] * 10)
-    before = judge(baseline, tonight(*[0.0315] * 5), POLICY)
-    after = judge(baseline, tonight(*[0.0315] * 4, 0.0415), POLICY)
-    assert (before.outcome, after.outcome) == (Outcome.REGRESSED, Outcome.OK)
-    assert after.slowdown.point == pytest.approx(before.slowdown.point)
-    assert after.noise > before.noise
+    assert rank(after) >= rank(before)
 
 
 @given(comparisons())
@@ -405,19 +312,6 @@ def test_no_measurable_times_make_a_nan_or_an_infinity(baseline, candidate, tole
     assert all(math.isfinite(figure) for figure in figures + bounds)
 
 
-@given(comparisons())
-def test_another_run_is_wanted_only_while_open_and_below_the_last_repeat(comparison):
-    verdict = judge(*comparison, POLICY)
-    is_open = verdict.outcome is Outcome.INCONCLUSIVE
-    surely_faster = verdict.outcome is Outcome.OK and verdict.runs == 1 and verdict.slowdown.high < 0
-    unconfirmed = verdict.slow_group is not None and verdict.slow_group.least_loss > 0.1
-    if verdict.wants_another_run:
-        assert is_open or surely_faster or unconfirmed
-        assert verdict.runs < 5
-    else:
-        assert not is_open or verdict.runs == 5 or verdict.undecidable
-
-
 # --- two groups of runs ---------------------------------------------------------------------------
 
 QUIET = nights(0.002, -0.003, 0.0, 0.004, -0.002)
@@ -428,32 +322,18 @@ MODE = math.log(1.6)
     ("baseline", "candidate", "expected"),
     [
         (QUIET, (MODE, 0.0, MODE), Outcome.UNSTABLE),
-        (
-            nights(*map(math.log, (2.56, 2.55, 2.58, 2.57, 2.54))),
-            map(math.log, (4.04, 2.57, 2.54, 2.58, 4.16)),
-            Outcome.UNSTABLE,
-        ),
         (QUIET, (MODE, 0.02, 0.025, MODE, 0.02), Outcome.UNSTABLE),  # beside a loss of all
         (nights(0.0), (MODE, 0.0, MODE), Outcome.INCONCLUSIVE),  # one run shows no groups
-        (
-            nights(0.0, 0.001, 0.0, -0.002, 0.02),
-            (0.058, -0.028, 0.058, 0.0, 0.059),
-            Outcome.INCONCLUSIVE,
-        ),  # not apart from its slowest run
+        # Not apart from its slowest run.
+        (nights(0.0, 0.001, 0.0, -0.002, 0.02), (0.058, -0.028, 0.058, 0.0, 0.059), Outcome.INCONCLUSIVE),
         (QUIET, (MODE, MODE), Outcome.REGRESSED),  # all slow
         (QUIET, (MODE, 0.0, 0.001, 0.0, 0.002), Outcome.OK),  # one alone
-        (
-            nights(0.0, 0.001, 0.0, -0.001, MODE),
-            (MODE, 0.0, MODE, 0.0, MODE),
-            Outcome.INCONCLUSIVE,
-        ),  # the baseline shows it
+        # The baseline shows it.
+        (nights(0.0, 0.001, 0.0, -0.001, MODE), (MODE, 0.0, MODE, 0.0, MODE), Outcome.INCONCLUSIVE),
         (QUIET, (0.08, 0.0, 0.07, 0.0, 0.001), Outcome.OK),  # as deep as throttling: chance
         (QUIET, (0.08, 0.0, 0.07, 0.0, 0.08), Outcome.UNSTABLE),  # three are none
-        (
-            nights(0.0, 0.04, -0.05, 0.06, -0.03),
-            (0.15, 0.0, 0.17, 0.06, 0.10),
-            Outcome.INCONCLUSIVE,
-        ),  # a spread
+        # A spread.
+        (nights(0.0, 0.04, -0.05, 0.06, -0.03), (0.15, 0.0, 0.17, 0.06, 0.10), Outcome.INCONCLUSIVE),
     ],
 )
 def test_runs_in_two_groups_that_the_baseline_does_not_show_are_unstable(baseline, candidate, expected):
@@ -514,21 +394,6 @@ def test_quantile_agrees_with_scipy(tail_probability):
     found = [t_quantile(tail_probability, freedom) for freedom in freedoms]
     expected = [-stdtrit(freedom, tail_probability) for freedom in freedoms]
     assert found == pytest.approx(expected, rel=1e-10, abs=1e-12)
-
-
-@given(st.floats(1e-4, 0.5), st.floats(1, 200))
-def test_quantile_is_symmetric_about_the_median(tail_probability, degrees_of_freedom):
-    mirrored = t_quantile(1 - tail_probability, degrees_of_freedom)
-    assert mirrored == pytest.approx(-t_quantile(tail_probability, degrees_of_freedom), rel=1e-9, abs=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("tail_probability", "degrees_of_freedom"),
-    [(0, 5), (1, 5), (math.nan, 5), (0.05, 0), (0.05, math.inf), (0.05, math.nan)],
-)
-def test_impossible_quantile_is_refused(tail_probability, degrees_of_freedom):
-    with pytest.raises(ValueError, match="no quantile"):
-        t_quantile(tail_probability, degrees_of_freedom)
 
 
 @pytest.mark.parametrize(("logs", "lost"), [([0.3], 0.1), ([0.0, math.log(2)], 1 - 0.9 / math.sqrt(2))])

@@ -136,9 +136,9 @@ class TestSums:
         (change,) = compare(old, new, before_s=0.01, after_s=0.02).rows
         assert (change.kernel, change.calls) == ("slow_conv2d", (0.0, 0.0))
 
-    @pytest.mark.parametrize("wrong", [{"step_s": 0.0}, {"idle_s": -1.0}, {"rows": OLD.rows * 400}])
+    @pytest.mark.parametrize("wrong", [{"step_s": 0.0}, {"idle_s": -1.0}])
     def test_impossible_tables_are_refused(self, wrong):
-        with pytest.raises(ValueError, match=r"no times of a step|1200 rows"):
+        with pytest.raises(ValueError, match="no times of a step"):
             replace(OLD, **wrong)
 
 

@@ -10,7 +10,6 @@ from pytest_accel.stats.quantities import (
     clipped,
     gibibytes,
     inert,
-    parse_count,
     parse_fraction,
     parse_seconds,
     percent,
@@ -133,12 +132,3 @@ def test_what_moves_a_cursor_or_ends_a_line_is_spelled_out():
 @pytest.mark.parametrize("line", ["::error::x", "  ::add-mask::x"])
 def test_a_line_that_a_runner_would_obey_does_not_begin_so(line):
     assert inert(line) == f"\\{line}"
-
-
-def test_other_lines_stay():
-    assert inert("t.py::test_x ::error::") == "t.py::test_x ::error::"
-
-
-def test_count_may_have_any_blanks_around_it():
-    """The separators of Unicode too, which int() does not strip."""
-    assert parse_count(0, 9)(" 5\x1d") == 5

@@ -15,7 +15,7 @@ from pytest_accel.platforms.catalogue import (
     CatalogueError,
     PlatformName,
     load_catalogue,
-    user_platforms,
+    project_table,
 )
 from pytest_accel.stats.quantities import did_you_mean
 
@@ -46,7 +46,7 @@ def read_catalogue(config: pytest.Config) -> Catalogue:
     for tables in hooked:
         if not isinstance(tables, Mapping):
             raise CatalogueError(f"pytest_accel_platforms: {tables!r} is not a mapping of names to fields.")
-    return load_catalogue(user_platforms(config.rootpath / "pyproject.toml"), hooked)
+    return load_catalogue(project_table(config.rootpath / "pyproject.toml"), hooked)
 
 
 def _register_names(config: pytest.Config, catalogue: Catalogue, names: Iterable[str]) -> None:

@@ -30,7 +30,7 @@ from pytest_accel.commands import results as commands
 from pytest_accel.distributed.group import Order, PendingOrder
 from pytest_accel.distributed.launcher import launcher_rank_from
 from pytest_accel.distributed.messages import Connection, ConnectionLost
-from pytest_accel.platforms.catalogue import load_catalogue, parse_name, user_platforms
+from pytest_accel.platforms.catalogue import load_catalogue, parse_name, project_table
 from pytest_accel.report.baselines import ShownBenchmark, shown, shown_json
 from pytest_accel.report.comparison import render as render_comparison
 from pytest_accel.report.history import overview, series_table, sessions_table
@@ -216,7 +216,7 @@ gh200 = [4200, -0.05, 0.10, "images/s"]
     for _ in range(source.randrange(1, 3)):
         text = damaged(source, text)
     path.write_text(text, errors="surrogatepass")
-    if tables := user_platforms(path):
+    if tables := project_table(path):
         load_catalogue(tables).names()
     read_expectations(path)
 
@@ -232,7 +232,7 @@ def read_catalogue(source: random.Random, _folder: Path) -> None:
     found = mutated(source, json.dumps({"my-gpu": table}))
     if isinstance(found, dict):  # TOML's top is a table
         load_catalogue(found)
-    parse_name(damaged(source, "gh200x4n2"))
+    parse_name(damaged(source, "gh200x4n2"), ["gh200"])
 
 
 def read_launcher(source: random.Random, _folder: Path) -> None:

@@ -78,7 +78,7 @@ def _platform_lines(machine: Machine, catalogue: Catalogue, baselines: Path) -> 
     others = [catalogue.parse(name) for name in catalogue.names() if name not in satisfied]
     for each in others:
         if each.device in here:
-            yield f"  {each!s:<13}no: {machine.missing(each, catalogue)}"
+            yield f"  {each!s:<13}no: {machine.missing([each], catalogue)}"
     absent = dict.fromkeys(each.device for each in others if each.device not in here)
     if absent:
         yield f"  {', '.join(absent)}: no such device here"
@@ -90,7 +90,7 @@ def _machine_json(machine: Machine, catalogue: Catalogue) -> dict[str, Any]:
     return {
         "machine": asdict(machine),
         "platforms": {name: machine.disk_name(catalogue.parse(name)) for name in satisfied},
-        "missing": {name: machine.missing(catalogue.parse(name), catalogue) for name in others},
+        "missing": {name: machine.missing([catalogue.parse(name)], catalogue) for name in others},
     }
 
 

@@ -19,7 +19,7 @@ from _pytest.config.findpaths import determine_setup  # pytest's own search, whi
 from _pytest.mark import expression as grammar  # pytest's own, so that -k means the same
 
 from pytest_accel.options import OPTIONS, Settings
-from pytest_accel.platforms.catalogue import Catalogue, load_catalogue, user_platforms
+from pytest_accel.platforms.catalogue import Catalogue, load_catalogue, project_table
 from pytest_accel.storage.files import relative_path
 
 CommandFunction = Callable[[argparse.Namespace], int]
@@ -168,7 +168,7 @@ def _locate(name: str, given: str | None) -> tuple[Path | None, str]:
 
 def project_catalogue() -> Catalogue:
     """Return the catalogue with the platforms of the project."""
-    return load_catalogue(user_platforms(find_project(Path.cwd()).root / "pyproject.toml"))
+    return load_catalogue(project_table(find_project(Path.cwd()).root / "pyproject.toml"))
 
 
 def find_project(start: Path) -> Project:

@@ -54,15 +54,17 @@ def examine(files: HostFiles, environ: Mapping[str, str], cpus: frozenset[int]) 
             if not (files.exists("proc/driver/nvidia/version") or files.exists("dev/nvidia0")):
                 return NvidiaState()
             text = f"NVIDIA's driver is loaded, and NVML says: {why}"
-            remedies = {
-                nvidia.NO_PACKAGE: "pip install nvidia-ml-py: without it no GPU is found.",
-                nvidia.REASONS[18]: "Restart the node or the container.",
-            }
-            other = "Check with `nvidia-smi`; in a container, pass the driver's libraries (--gpus all, --nv)."
-            finding = DEVICES("driver").problem(text, remedies.get(why, other))
+            remedy = (
+                "Check with `nvidia-smi`; in a container, pass the driver's libraries (--gpus all, --nv)."
+            )
+            if why == nvidia.NO_PACKAGE:
+                remedy = "pip install nvidia-ml-py: without it no GPU is found."
+            elif "mismatch" in why:  # of driver and library, after an upgrade
+                remedy = "Restart the node or the container."
+            finding = DEVICES("driver").problem(text, remedy)
             return NvidiaState(findings=(finding,), gpus=1)
         cuda = nvml.cuda_version()
-        version = nvml.text("nvmlSystemGetDriverVersion") or "version unknown"
+        version = nvml.ask("nvmlSystemGetDriverVersion") or "version unknown"
         findings = [DEVICES("driver").ok(f"{version}, CUDA {f'{cuda[0]}.{cuda[1]}' if cuda else 'unknown'}")]
         for index in range(count):
             findings += examine_gpu(nvml, index, files, cpus)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import warnings
+import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
@@ -15,7 +15,6 @@ from pytest_accel.stats.quantities import did_you_mean
 
 _DEVICE = re.compile(r"[a-z][a-z0-9_]*")  # an identifier in lower case, so that it can be a marker
 _COUNTS = re.compile(r"(?:x(\d{1,3}))?(?:n(\d{1,9}))?")  # four digits after an x are a model number (rtx6000)
-_UNLISTED = re.compile(rf"([a-z][a-z0-9_]*?){_COUNTS.pattern}")
 
 
 class PlatformNameError(ValueError):
@@ -43,11 +42,8 @@ class PlatformName:
         return self.per_node * self.nodes
 
 
-def parse_name(text: str, devices: Collection[str] | None = None) -> PlatformName:
+def parse_name(text: str, devices: Collection[str]) -> PlatformName:
     """Parse a platform's name; `devices` are the known ones, which make the reading unambiguous."""
-    if devices is None:
-        unlisted = _UNLISTED.fullmatch(text)
-        devices = [unlisted[1]] if unlisted else []
     for device in sorted(filter(text.startswith, devices), key=len, reverse=True):
         if counts := _COUNTS.fullmatch(text, len(device)):
             per_node, nodes = (int(digits or 1) or 1 for digits in counts.groups())
@@ -74,7 +70,6 @@ RESERVED = frozenset(
     | {"accelerators", "on", "usefixtures", "xfail"}
 )
 
-_GIB = 1 << 30
 _T = TypeVar("_T", "Variant", "DeviceKind")
 
 
@@ -99,18 +94,12 @@ class Variant:
     source: str = ""  # source of these figures
 
     def __post_init__(self) -> None:
-        if self.key and not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", self.key):
-            raise ValueError(
-                f"key: {self.key!r} cannot be part of a directory's name. Use lower case letters, digits and single"
-                " hyphens between them, such as sxm4-80gb."
-            )
+        if self.key != (usable := folder_part(self.key)):
+            raise ValueError(f"key: {self.key!r} cannot be part of a directory's name. Write {usable!r}.")
         for pattern in self.patterns:
             try:
-                with warnings.catch_warnings():
-                    # A FutureWarning: it may mean another set in a later Python.
-                    warnings.simplefilter("error")
-                    re.compile(pattern)
-            except (re.error, FutureWarning, OverflowError, RecursionError) as error:
+                re.compile(pattern)
+            except re.error as error:
                 raise ValueError(f"patterns: {pattern!r} is not a regular expression: {error}.") from None
         for name in (*self.dtypes, *self.peaks_tflops):
             if name not in PRECISIONS:
@@ -120,7 +109,7 @@ class Variant:
 
     def matches(self, device_name: str, memory_bytes: int | None) -> bool:
         low, high = MEMORY_REPORTED
-        if memory_bytes and self.memory_gb and not low <= memory_bytes / _GIB / self.memory_gb <= high:
+        if memory_bytes and self.memory_gb and not low <= memory_bytes / 2**30 / self.memory_gb <= high:
             return False
         return any(re.fullmatch(pattern, device_name, re.IGNORECASE) for pattern in self.patterns)
 
@@ -145,17 +134,15 @@ class DeviceKind:
         if self.vendor and self.vendor not in VENDORS:
             raise ValueError(f"vendor: {self.vendor!r} is not one of {', '.join(VENDORS)}.")
         for shape in self.shapes:
-            counts = ""
             with suppress(PlatformNameError):
-                counts = parse_name(self.key + shape, [self.key]).counts
-            if not counts:
-                raise ValueError(
-                    f"shapes: {shape!r} is no count. Write counts such as x4, n2, x4n2; the bare name is always there."
-                )
+                if parse_name(self.key + shape, [self.key]).counts:
+                    continue
+            raise ValueError(
+                f"shapes: {shape!r} is no count. Write counts such as x4, n2, x4n2; the bare name is always there."
+            )
         keys = [variant.key for variant in self.variants]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise ValueError(f"variants: the key {key!r} is there twice; each variant has its own.")
+        if len(set(keys)) < len(keys):
+            raise ValueError(f"variants: a key is there twice ({', '.join(keys)}); each variant has its own.")
 
     @property
     def memory_gb(self) -> float:
@@ -167,9 +154,6 @@ class DeviceKind:
         """Precisions that every product computes in."""
         sets = [frozenset(variant.dtypes) for variant in self.variants]
         return frozenset.intersection(*sets) if sets else frozenset()
-
-    def names(self) -> list[str]:
-        return [self.key, *(self.key + shape for shape in self.shapes)]
 
     def extended_by(self, other: DeviceKind) -> DeviceKind:
         """Return this device with what `other` adds; variants of `other` are matched first."""
@@ -218,19 +202,14 @@ class Catalogue:
     devices: Mapping[str, DeviceKind]
 
     def names(self) -> list[str]:
-        return [name for kind in self.devices.values() for name in kind.names()]
+        return [kind.key + shape for kind in self.devices.values() for shape in ("", *kind.shapes)]
 
     def matching(self, needs: Accelerators) -> list[str]:
-        parsed = ((name, self.parse(name)) for name in self.names())
-        found = [name for name, each in parsed if needs.met_by(self.devices[each.device], each)]
+        parsed = map(self.parse, self.names())
+        found = [str(each) for each in parsed if needs.met_by(self.devices[each.device], each)]
         if not found:  # without a marker, the benchmark would run on any device
-            asked = ", ".join(
-                f"{each.name}={value!r}"
-                for each in fields(needs)
-                if (value := getattr(needs, each.name)) != each.default
-            )
             raise PlatformNameError(
-                f"no platform of the catalogue has accelerators({asked}). Ask for less, or add your own in pyproject.toml: "
+                f"no platform of the catalogue has {needs}. Ask for less, or add your own in pyproject.toml: "
                 f"[{PYPROJECT_TABLE}.NAME] with memory_gb and dtypes."
             )
         return found
@@ -255,26 +234,22 @@ class Catalogue:
             ) from None
 
     def identify(self, device_name: str, memory_bytes: int | None) -> tuple[str, Variant] | None:
-        for kind in self.devices.values():
-            for variant in kind.variants:
-                if variant.matches(device_name, memory_bytes):
-                    return kind.key, variant
-        return None
+        products = ((kind.key, variant) for kind in self.devices.values() for variant in kind.variants)
+        return next((each for each in products if each[1].matches(device_name, memory_bytes)), None)
 
     def extended(self, tables: Mapping[str, Any], where: str) -> Catalogue:
         """Return this catalogue with the devices of these tables; one of a known name extends it."""
         added: dict[str, DeviceKind] = {}
         for name, table in tables.items():
             kind = _read_kind(name, table, f"{where}.{name}")
-            known = self.devices.get(name)
-            if known is None and not any(variant.patterns for variant in kind.variants):
+            if known := self.devices.get(name):
+                kind = known.extended_by(kind)
+            elif not any(variant.patterns for variant in kind.variants):
                 raise CatalogueError(
                     f"{where}.{name}.patterns: missing, so that no device would ever match. Write the name that the"
                     " driver reports (see `pytest-accel doctor`) as a regular expression: patterns = ['NVIDIA L40']."
                 )
-            added[name] = (
-                replace(kind, title=kind.title or name) if known is None else known.extended_by(kind)
-            )
+            added[name] = replace(kind, title=kind.title or name)
         # A project's devices are tried first: their patterns may be narrower than the built-in ones.
         devices = added | {key: kind for key, kind in self.devices.items() if key not in added}
         for name in devices:
@@ -300,23 +275,13 @@ def load_catalogue(
     return catalogue.extended(project, f"pyproject.toml: {PYPROJECT_TABLE}") if project else catalogue
 
 
-def user_platforms(pyproject: Path) -> Mapping[str, Any]:
-    return project_table(pyproject, PYPROJECT_TABLE)
-
-
-def project_table(pyproject: Path, name: str) -> Mapping[str, Any]:
+def project_table(pyproject: Path, name: str = PYPROJECT_TABLE) -> Mapping[str, Any]:
     """Return a table of ours in pyproject.toml by its dotted name; empty without it."""
     try:
-        text = pyproject.read_bytes()
+        table = tomllib.loads(pyproject.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except OSError as error:
-        raise CatalogueError(f"{pyproject} cannot be read: {error.strerror}. Move it away.") from None
-    if b"pytest-accel" not in text:  # most projects: nothing to parse
-        return {}
-    try:
-        table = _parse_toml(text.decode())
-    except (ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise CatalogueError(f"{pyproject}: {error}. Correct the file.") from None
     for key in name.split("."):
         table = table.get(key, {})
@@ -338,15 +303,9 @@ _SHARED = tuple(name for name in VARIANT_FIELDS if name not in ("key", "title"))
 
 @cache
 def _builtin() -> Catalogue:
-    tables = _parse_toml(Path(__file__).with_name("catalogue.toml").read_text(encoding="utf-8"))
+    tables = tomllib.loads(Path(__file__).with_name("catalogue.toml").read_text(encoding="utf-8"))
     kinds = {key: _read_kind(key, table, f"catalogue.toml: {key}") for key, table in tables.items()}
     return Catalogue(devices=kinds)
-
-
-def _parse_toml(text: str) -> Mapping[str, Any]:
-    import tomllib  # 3 ms, only where a file is read
-
-    return tomllib.loads(text)
 
 
 def _read_kind(key: str, entry: object, where: str) -> DeviceKind:
@@ -376,15 +335,12 @@ def _value(value: Any, kind: str, where: str) -> Any:  # noqa: ANN401 -- as the 
     match kind:
         case "str" if not isinstance(value, str):
             raise CatalogueError(f"{where}: {value!r} is not a string.")
-        case "float | None" if isinstance(value, bool) or not (
-            isinstance(value, int | float) and 0 < value < float("inf")
-        ):
+        case "float | None" if type(value) not in (int, float) or not 0 < value < float("inf"):
             raise CatalogueError(f"{where}: {value!r} is not a positive number.")
+        case "tuple[str, ...]" if not isinstance(value, list):
+            raise CatalogueError(f"{where}: {value!r} is not a list of strings.")
         case "tuple[str, ...]":
-            if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-                name = where.rpartition(".")[2]
-                raise CatalogueError(f"{where}: {value!r} is not a list of strings. Write {name} = ['…'].")
-            return tuple(value)
+            return tuple(_value(each, "str", where) for each in value)
         case "Mapping[str, float]":
             table = _table(value, where, PRECISIONS)
             return {name: _value(each, "float | None", f"{where}.{name}") for name, each in table.items()}
@@ -399,9 +355,6 @@ def _table(entry: object, where: str, valid: Sequence[str]) -> Mapping[str, Any]
             hint = did_you_mean(str(name), valid)
             raise CatalogueError(f"{where}.{name}: no such field.{hint} Valid: {', '.join(valid)}.")
     return entry
-
-
-_ORDINAL = re.compile(r"[+-]?\d+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -427,24 +380,15 @@ def select_visible(spec: str | None, uuids: Sequence[str]) -> list[int]:
     if spec is None:
         return list(range(len(uuids)))
     chosen: list[int] = []
-    for entry in spec.split(","):
-        index = _visible_index(entry.strip(), uuids)
-        if index is None:
+    for entry in map(str.strip, spec.split(",")):
+        if ordinal := re.match(r"[+-]?\d+", entry):
+            fitting = [index for index in range(len(uuids)) if index == int(ordinal[0])]
+        else:
+            is_uuid = entry.startswith("GPU-")
+            fitting = [index for index, uuid in enumerate(uuids) if is_uuid and uuid.startswith(entry)]
+        if len(fitting) != 1:
             break
-        if index in chosen:
+        if fitting[0] in chosen:
             return []
-        chosen.append(index)
+        chosen += fitting
     return chosen
-
-
-def uses_ordinals(spec: str | None) -> bool:
-    return spec is not None and _ORDINAL.match(spec.strip()) is not None
-
-
-def _visible_index(entry: str, uuids: Sequence[str]) -> int | None:
-    if entry.startswith("GPU-"):
-        fitting = [index for index, uuid in enumerate(uuids) if uuid.startswith(entry)]
-        return fitting[0] if len(fitting) == 1 else None
-    match = _ORDINAL.match(entry)
-    ordinal = int(match[0]) if match else -1
-    return ordinal if 0 <= ordinal < len(uuids) else None

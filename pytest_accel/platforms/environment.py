@@ -15,7 +15,6 @@ from typing import TypeAlias
 
 from pytest_accel.platforms.catalogue import DetectedDevice
 from pytest_accel.platforms.host import HOST, HostFiles, allowed_cpus, cpu_quota, format_list
-from pytest_accel.platforms.machine import find_cpu
 from pytest_accel.platforms.nvidia import NvmlGpu, opened
 from pytest_accel.stats import environment
 
@@ -31,7 +30,6 @@ _ON_OFF: Mapping[object, str] = {0: "off", 1: "on"}
 # The name that an image was built with, which neither Docker nor Kubernetes passes into it; deploy/containers writes it.
 IMAGE_PATH = "etc/pytest-accel-image.json"  # below the root
 IMAGE_FIELDS = ("name", "revision", "base")  # registry.example/bench/pytest-accel:0.1.0, of its sources
-_MOST_CHARACTERS = 10_000
 # Commits and digests are shortened: a long hexadecimal word would be taken for a credential.
 _LONG_HEX = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28,}\b")
 
@@ -39,14 +37,13 @@ _LONG_HEX = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28,}\b")
 def read_environment(
     hardware: DetectedDevice | None = None,
     *,
+    cpu_model: str,
     threads: int | None = None,
     device_count: int = 1,
-    cpu_model: str | None = None,
     files: HostFiles = HOST,
     environ: Mapping[str, str] = os.environ,
 ) -> environment.Environment:
     """Return the environment of a run on a device; on the CPU without one."""
-    model = cpu_model or find_cpu(files).name
     variables = environment.safe_variables(environ)
     context = {
         environment.FACTS: environment.FACT_SET,
@@ -57,11 +54,9 @@ def read_environment(
         **{environment.VARIABLE_PREFIX + name: value for name, value in variables.items()},
     }
     if hardware is None:
-        torch = sys.modules.get("torch")
-        if threads is None and torch is not None:
-            threads = int(torch.get_num_threads())
-        shown = "" if threads is None else str(threads)
-        identity = {"cpu_model": model, "architecture": platform.machine(), "threads": shown}
+        if threads is None and (torch := sys.modules.get("torch")):
+            threads = torch.get_num_threads()
+        identity = {"cpu_model": cpu_model, "architecture": platform.machine(), "threads": _text(threads)}
         if (quota := cpu_quota(files)) and quota < len(allowed_cpus()):  # as the power limit of a GPU
             identity["cpu_quota"] = f"{quota:g}"
     else:
@@ -71,7 +66,7 @@ def read_environment(
         firmware = {files.text(f"{cards}/{card}/fw_ver") for card in files.names(cards)} - {""}
         context |= {
             **device_context,
-            "host_cpu_model": model,
+            "host_cpu_model": cpu_model,
             "nic_firmware": ", ".join(sorted(firmware)),
             "ofed": files.text("sys/module/mlx5_core/version"),
         }
@@ -84,12 +79,14 @@ def _present(facts: Mapping[str, str]) -> Facts:
 
 def _software() -> Facts:
     """Return versions from installed metadata: importing torchvision for its version takes seconds."""
-    facts = {"python": platform.python_version(), "kernel": platform.release()}
+    facts = {
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+        "glibc": platform.libc_ver()[1],
+    }
     for package, name in _FIELDS.items():
         with suppress(metadata.PackageNotFoundError):
             facts[name] = metadata.version(package) or ""  # None for damaged metadata
-    with suppress(AttributeError, OSError, ValueError):  # musl and macOS have no such name
-        facts["glibc"] = (os.confstr("CS_GNU_LIBC_VERSION") or "").removeprefix("glibc ")
     return facts
 
 
@@ -102,6 +99,9 @@ def torch_facts(*, libraries: bool = False) -> Facts:
     if torch is None:
         return {}
     backends = ("flash", "mem_efficient", "cudnn", "math")
+    # Before Inductor is loaded, its variable: loading it changes no setting.
+    variable = os.environ.get("TORCHINDUCTOR_MAX_AUTOTUNE") == "1"
+    autotunes = inductor.max_autotune if inductor else variable
     readers: dict[str, Callable[[], str]] = {
         "matmul_precision": lambda: torch.get_float32_matmul_precision().replace("highest", ""),
         "cudnn_enabled": lambda: "" if torch.backends.cudnn.enabled else "off",
@@ -112,18 +112,13 @@ def torch_facts(*, libraries: bool = False) -> Facts:
             each for each in backends if not getattr(torch.backends.cuda, f"{each}_sdp_enabled")()
         ),
         "deterministic": lambda: "on" if torch.are_deterministic_algorithms_enabled() else "",
-        # Before Inductor is loaded, its variable: loading it changes no setting.
-        "max_autotune": lambda: (
-            "on"
-            if (inductor.max_autotune if inductor else os.environ.get("TORCHINDUCTOR_MAX_AUTOTUNE") == "1")
-            else ""
-        ),
+        "max_autotune": lambda: "on" if autotunes else "",
     }
     if libraries:
         readers |= {
             "cuda": lambda: torch.version.cuda or "",
             "hip": lambda: torch.version.hip or "",
-            "cudnn": lambda: cudnn_version(torch.backends.cudnn.version() or 0),
+            "cudnn": lambda: _cudnn_version(torch.backends.cudnn.version()),
             "nccl": lambda: ".".join(str(part) for part in torch.cuda.nccl.version()),
             "cublas": lambda: _loaded_version("cublas"),
             "cublaslt": lambda: _loaded_version("cublasLt"),
@@ -163,70 +158,58 @@ def compiled_counts() -> dict[str, float]:
     }
 
 
-def cudnn_version(number: int) -> str:
-    """Format cuDNN's number: 91002 is 9.10.2; before version 9, 8902 was 8.9.2."""
-    if number <= 0:
-        return ""
-    unit = 10_000 if number >= 90_000 else 1_000
-    return f"{number // unit}.{number % unit // 100}.{number % 100}"
+def _cudnn_version(number: int | None) -> str:
+    """Format the number since cuDNN 9: 91002 is 9.10.2."""
+    return f"{number // 10_000}.{number % 10_000 // 100}.{number % 100}" if number else ""
 
 
 def _cpu_context(files: HostFiles) -> Facts:
     allowed = allowed_cpus()
-    first = min(allowed, default=0)
     huge_pages = files.text("sys/kernel/mm/transparent_hugepage/enabled")  # always [madvise] never
-    microcode = (line.partition(":") for line in files.lines("proc/cpuinfo") if line.startswith("microcode"))
+    microcode = re.search(r"^microcode\s*: (\S+)", files.text("proc/cpuinfo"), re.MULTILINE)
     return {
-        "microcode": next((value.strip() for _, _, value in microcode), ""),
+        "microcode": microcode[1] if microcode else "",
         "cpu_affinity": format_list(allowed),
-        "cpu_governor": files.text(f"sys/devices/system/cpu/cpu{first}/cpufreq/scaling_governor"),
+        "cpu_governor": files.text(f"sys/devices/system/cpu/cpu{min(allowed)}/cpufreq/scaling_governor"),
         "transparent_hugepages": huge_pages.partition("[")[2].partition("]")[0],
     }
 
 
 def container(files: HostFiles, environ: Mapping[str, str]) -> Facts:
-    """Return runtime, name and image of the container; where several sources have a field, the last one counts.
+    """Return runtime, name and image of the container.
 
     Not the name of a Kubernetes pod: it is new for each, and would make every job a new environment.
     """
+    pairs = (line.partition("=") for line in files.lines("run/.containerenv"))
+    podman = {key.strip(): value.strip().strip('"') for key, _, value in pairs}
+    # Apptainer sets the variables of both names.
+    product = next((each for each in ("APPTAINER", "SINGULARITY") if f"{each}_CONTAINER" in environ), "")
     runtime = environ.get("container", "") or ("docker" if files.exists(".dockerenv") else "")
+    if "KUBERNETES_SERVICE_HOST" in environ:
+        runtime = "kubernetes"
     facts = {
-        "container_runtime": "kubernetes" if "KUBERNETES_SERVICE_HOST" in environ else runtime,
+        "container_runtime": product.lower() or podman.get("engine", "") or runtime,
+        "container_image": environ.get(f"{product}_CONTAINER", podman.get("image", "")),
+        "container_name": environ.get(f"{product}_NAME", podman.get("name", "")),
         "nvidia_container": " ".join(
             filter(None, map(environ.get, ("NVIDIA_PRODUCT_NAME", "NVIDIA_PYTORCH_VERSION")))
         ),
+        **_image_facts(files.text(IMAGE_PATH)),
     }
-    pairs = (line.partition("=") for line in files.lines("run/.containerenv"))
-    podman = {key.strip(): value.strip().strip('"') for key, _, value in pairs}
-    facts |= _container_facts(podman.get("engine"), podman.get("image"), podman.get("name"))
-    for product in ("SINGULARITY", "APPTAINER"):
-        if image := environ.get(f"{product}_CONTAINER"):
-            facts |= _container_facts(product.lower(), image, environ.get(f"{product}_NAME"))
-    facts |= _image_facts(files.text(IMAGE_PATH))
     return {
         name: environment.REDACTED if environment.looks_secret(value) else value
         for name, value in _present(facts).items()
     }
 
 
-def _container_facts(runtime: str | None, image: str | None, name: str | None) -> Facts:
-    facts = {"container_runtime": runtime, "container_image": image, "container_name": name}
-    return {field: value for field, value in facts.items() if value}
-
-
 def _image_facts(text: str) -> Facts:
-    """Return the fields of the image's file; empty without one, and without values that are not text."""
+    """Return the fields of the image's file; empty without one."""
     try:
-        table = json.loads(text) if len(text) <= _MOST_CHARACTERS else None
-    except (ValueError, RecursionError):
+        table = json.loads(text)
+        given = [name for name in IMAGE_FIELDS if name in table]
+        return {f"image_{name}": _LONG_HEX.sub(r"\1", table[name]) for name in given}
+    except (ValueError, TypeError):
         return {}
-    if not isinstance(table, dict):
-        return {}
-    return {
-        f"image_{name}": _LONG_HEX.sub(r"\1", table[name].strip())
-        for name in IMAGE_FIELDS
-        if isinstance(table.get(name), str)
-    }
 
 
 def _device(hardware: DetectedDevice) -> tuple[Facts, Facts]:
@@ -237,7 +220,7 @@ def _device(hardware: DetectedDevice) -> tuple[Facts, Facts]:
     with opened() as nvml:
         cuda = nvml.cuda_version()
         context = {
-            "driver": nvml.text("nvmlSystemGetDriverVersion"),
+            "driver": _text(nvml.ask("nvmlSystemGetDriverVersion")),
             "cuda_driver": f"{cuda[0]}.{cuda[1]}" if cuda else "",
         }
         gpu = NvmlGpu(nvml, nvml.handle(hardware.uuid))

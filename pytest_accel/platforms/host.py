@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-MOST_BYTES = 1 << 18  # /proc/stat of a thousand CPUs is 150 KB
-REFUSED = "permission denied"
+REFUSED = "permission denied"  # as the kernel says it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,32 +39,26 @@ HOST = HostFiles()
 def read_file(path: Path) -> tuple[str, str]:
     """Return the stripped text of a small file, or why it cannot be read."""
     try:
-        with path.open("rb") as file:
-            content = file.read(MOST_BYTES)
-    except PermissionError:
-        return "", REFUSED
-    except (OSError, ValueError) as error:  # ValueError: a null byte in the path
-        return "", (getattr(error, "strerror", None) or str(error)).lower()
-    return content.decode("utf-8", "replace").strip(), ""
+        return path.read_text("utf-8", "replace").strip(), ""
+    except OSError as error:
+        return "", (error.strerror or str(error)).lower()
 
 
 def folder_names(folder: Path) -> list[str]:
     try:
         return sorted(entry.name for entry in folder.iterdir())
-    except (OSError, ValueError):
+    except OSError:
         return []
 
 
 def whole_number(text: str) -> int | None:
     """Return a whole number that is not negative; None for anything else."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= 20 else None
+    return int(text) if text.isascii() and text.isdigit() else None
 
 
-def number_fields(lines: list[str]) -> dict[str, int]:
+def number_fields(text: str) -> dict[str, int]:
     """Parse lines of a name and a number, such as `inactive_file 12`; other lines are ignored."""
-    words = (line.split() for line in lines)
-    found = ((word[0], whole_number(word[1])) for word in words if len(word) == 2)
-    return {name: number for name, number in found if number is not None}
+    return {name: int(number) for name, number in re.findall(r"^(\S+) (\d+)$", text, re.MULTILINE)}
 
 
 def cpu_quota(files: HostFiles) -> float | None:
@@ -90,7 +84,7 @@ def memory_limit(files: HostFiles) -> tuple[int, int] | None:
     for folder in _group_folders(files):
         if limit := whole_number(files.text(f"{folder}/memory.max")):  # "max" is no limit
             used = whole_number(files.text(f"{folder}/memory.current")) or 0
-            cache = number_fields(files.lines(f"{folder}/memory.stat")).get("inactive_file", 0)
+            cache = number_fields(files.text(f"{folder}/memory.stat")).get("inactive_file", 0)
             found.append((limit, max(0, used - cache)))
     return min(found, default=None)
 
@@ -109,6 +103,7 @@ def _group_folders(files: HostFiles, controller: str = "") -> Iterator[str]:
                 yield f"sys/fs/cgroup{f'/{controllers}' if controller else ''}{each}".rstrip("/")
 
 
+_SYSTEM = "sys/devices/system"
 _MOST_NUMBERS = 1 << 16  # no kernel counts more CPUs; a corrupt list must not fill the memory
 
 
@@ -136,10 +131,9 @@ class DeviceAffinity:
 
 
 def topology(files: HostFiles = HOST) -> Topology:
-    nodes = (parse_list(files.text(f"{path}/cpulist")) for path in _numbered(files, "node"))
-    siblings = (
-        parse_list(files.text(f"{path}/topology/thread_siblings_list")) for path in _numbered(files, "cpu")
-    )
+    nodes = (parse_list(files.text(f"{path}/cpulist")) for path in _numbered(files, f"{_SYSTEM}/node/node"))
+    cpus = _numbered(files, f"{_SYSTEM}/cpu/cpu")
+    siblings = (parse_list(files.text(f"{path}/topology/thread_siblings_list")) for path in cpus)
     cores = sorted({core for core in siblings if core}, key=min)
     return Topology(nodes=tuple(filter(None, nodes)), cores=tuple(cores))
 
@@ -151,11 +145,8 @@ def allowed_cpus() -> frozenset[int]:
 
 def pci_affinity(bus_id: str, files: HostFiles) -> DeviceAffinity:
     """Return the CPUs near a PCI device; `bus_id` as the kernel spells it, or with NVML's long domain."""
-    domain, _, rest = bus_id.strip().lower().partition(":")
-    try:
-        name = f"{int(domain, 16):04x}:{rest}"
-    except ValueError:
-        return DeviceAffinity(problem=f"{bus_id!r} is not the address of a PCI device")
+    domain, _, rest = bus_id.lower().partition(":")
+    name = f"{int(domain, 16):04x}:{rest}"
     folder = f"sys/bus/pci/devices/{name}"
     if files.text(f"{folder}/numa_node") in {"", "-1"}:  # -1: the firmware does not say
         return DeviceAffinity(problem=f"the kernel does not know the NUMA node of {name}")
@@ -168,10 +159,10 @@ def parse_list(text: str) -> frozenset[int]:
     numbers: set[int] = set()
     try:
         for part in filter(None, text.strip().split(",")):
-            first, dash, last = part.partition("-")
-            if int(last if dash else first) >= _MOST_NUMBERS:
+            first, _, last = part.partition("-")
+            if int(last or first) >= _MOST_NUMBERS:
                 return frozenset()
-            numbers.update(range(int(first), int(last if dash else first) + 1))
+            numbers.update(range(int(first), int(last or first) + 1))
     except ValueError:
         return frozenset()
     return frozenset(numbers)
@@ -190,9 +181,8 @@ def format_list(numbers: Iterable[int]) -> str:
 
 def kfd_nodes(files: HostFiles) -> Iterator[tuple[str, dict[str, int]]]:
     """Yield the nodes of the kernel's topology of AMD GPUs in their order, with their properties."""
-    nodes = "sys/class/kfd/kfd/topology/nodes"
-    for number in sorted(int(name) for name in files.names(nodes) if name.isdecimal()):
-        yield f"{nodes}/{number}", number_fields(files.lines(f"{nodes}/{number}/properties"))
+    for folder in _numbered(files, "sys/class/kfd/kfd/topology/nodes/"):
+        yield folder, number_fields(files.text(f"{folder}/properties"))
 
 
 def kfd_affinity(uuid: str, files: HostFiles) -> DeviceAffinity | None:
@@ -206,11 +196,11 @@ def kfd_affinity(uuid: str, files: HostFiles) -> DeviceAffinity | None:
     return None
 
 
-def _numbered(files: HostFiles, what: str) -> list[str]:
-    """Return the folders of the kernel's nodes or CPUs, by number."""
-    folder = f"sys/devices/system/{what}"
+def _numbered(files: HostFiles, prefix: str) -> list[str]:
+    """Return the folders whose paths are this prefix and a number, by number."""
+    folder, _, what = prefix.rpartition("/")
     numbers = (name.removeprefix(what) for name in files.names(folder) if name.startswith(what))
-    return [f"{folder}/{what}{number}" for number in sorted(int(each) for each in numbers if each.isdigit())]
+    return [f"{prefix}{number}" for number in sorted(int(each) for each in numbers if each.isdigit())]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,7 +249,7 @@ def load_metrics(before: Load, after: Load, steps: int) -> dict[str, float]:
     if (throttled_s := after.throttled_s - before.throttled_s) > 0:
         found["cpu_throttled_s_per_step"] = throttled_s / steps
     cpus = float(len(after.cpus))
-    found["usable_cpus"] = cpus if after.quota is None else min(cpus, after.quota)
+    found["usable_cpus"] = min(cpus, after.quota or math.inf)
     if (shares := cpu_shares(before.stat, after.stat, after.cpus)) and wall_s > 0:
         ours_s = process_s + after.children_s - before.children_s
         found["other_cpu_share"] = min(1.0, max(0.0, sum(shares) - ours_s / wall_s / cpus))
@@ -285,7 +275,7 @@ def _children_s(files: HostFiles) -> float:
 def _throttled_s(files: HostFiles) -> float:
     """Return the time for which quotas stopped the groups of this process; the largest of all groups above it."""
     folders = (*_group_folders(files), *_group_folders(files, "cpu"))
-    found = [number_fields(files.lines(f"{folder}/cpu.stat")) for folder in folders]
+    found = [number_fields(files.text(f"{folder}/cpu.stat")) for folder in folders]
     # Version 2 counts microseconds, version 1 nanoseconds.
     times_s = (each.get("throttled_usec", 0) / 1e6 + each.get("throttled_time", 0) / 1e9 for each in found)
     return max(times_s, default=0.0)
@@ -306,10 +296,5 @@ def cpu_shares(before: str, after: str, cpus: frozenset[int]) -> tuple[float, fl
 
 def _ticks(stat: str) -> dict[int, list[int]]:
     """Return by CPU: user, nice, system, idle, iowait, irq, softirq, steal. User includes guests."""
-    found = {}
-    for words in filter(None, map(str.split, stat.splitlines())):
-        number = whole_number(words[0].removeprefix("cpu"))
-        ticks = [each for each in map(whole_number, words[1:9]) if each is not None]
-        if words[0].startswith("cpu") and number is not None and len(ticks) == 8:
-            found[number] = ticks
-    return found
+    rows = re.findall(r"^cpu(\d+)((?: \d+){8})", stat, re.MULTILINE)
+    return {int(cpu): [int(each) for each in ticks.split()] for cpu, ticks in rows}

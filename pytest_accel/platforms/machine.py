@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
@@ -67,28 +67,20 @@ class Machine:
     def satisfied(self, catalogue: Catalogue) -> list[str]:
         return [name for name in catalogue.names() if self.satisfies(catalogue.parse(name))]
 
-    def missing(
-        self, wanted: PlatformName | Iterable[PlatformName], catalogue: Catalogue | None = None
-    ) -> str:
-        """Return why none of the wanted platforms is satisfied, as the reason of a skip; empty if one is."""
-        platforms = [wanted] if isinstance(wanted, PlatformName) else list(wanted)
-        if not platforms or any(self.satisfies(platform) for platform in platforms):
-            return ""
-        catalogue = catalogue or load_catalogue()
+    def missing(self, platforms: Sequence[PlatformName], catalogue: Catalogue) -> str:
+        """Return why none of these platforms is satisfied, as the reason of a skip."""
         needs = list(dict.fromkeys(_need(platform, catalogue) for platform in platforms))
         if len(needs) > _MOST_NEEDS:
             needs[_MOST_NEEDS - 1 :] = [f"{len(needs) - _MOST_NEEDS + 1} other platforms"]
         # Nodes are missing only if the devices of one node are present.
-        short_of_nodes = any(self._available(each.device) >= each.per_node for each in platforms)
-        if short_of_nodes:
-            has = f"this process sees {counted(self.nodes, 'node')}"
-            has += f" with {self.summary()}" if len(platforms) > 1 else ""
-            has += ": start it with torchrun or srun"
+        if any(self._available(each.device) >= each.per_node for each in platforms):
+            seen = f"{counted(self.nodes, 'node')} with {self.summary()}"
+            has = f"this process sees {seen}: start it with torchrun or srun"
         elif all(platform.device == "cpu" for platform in platforms):
             has = f"this process may use {counted(self.cpu.cores, 'core')} of {self.cpu.name}"
         else:
             has = f"this machine has {self.summary()}"
-        vendors = {kind.vendor for each in platforms if (kind := catalogue.devices.get(each.device))}
+        vendors = {catalogue.devices[each.device].vendor for each in platforms}
         if "graphcore" in vendors and (why := missing_poplar()):  # without it no IPU is found
             has += f"; {why}"
         return f"needs {' or '.join(needs)}; {has}"
@@ -102,8 +94,6 @@ class Machine:
 
     def disk_name(self, platform: PlatformName) -> str:
         """Return the directory of the platform's baselines: its name and the variant of the hardware."""
-        if not self.satisfies(platform):
-            raise ValueError(f"{platform} has no baselines here: {self.missing(platform)}")
         if platform.device == "cpu":
             return f"{platform}-{self.cpu.slug}"
         keys = {device.variant.key for device in self.devices_for(platform) if device.variant is not None}
@@ -171,11 +161,9 @@ def _plain_model(model_name: str) -> str:
 
 
 def _need(platform: PlatformName, catalogue: Catalogue) -> str:
+    each = f"{platform.per_node} x {catalogue.devices[platform.device].title}"
     if platform.device == "cpu":
         each = counted(platform.per_node, "CPU core")
-    else:
-        kind = catalogue.devices.get(platform.device)
-        each = f"{platform.per_node} x {kind.title if kind else platform.device}"
     return each if platform.nodes == 1 else f"{platform.nodes} nodes of {each}"
 
 
@@ -231,7 +219,7 @@ def _list_amd(files: HostFiles) -> list[DetectedDevice]:
             units = properties["simd_count"] // (properties.get("simd_per_cu") or 4)
             name = _MI250_BY_UNITS.get(units, name)
         names = files.names(f"{node}/mem_banks")
-        banks = [host.number_fields(files.lines(f"{node}/mem_banks/{each}/properties")) for each in names]
+        banks = [host.number_fields(files.text(f"{node}/mem_banks/{each}/properties")) for each in names]
         own = (each for each in banks if each.get("heap_type") in _FRAME_BUFFER_HEAPS)
         memory = sum(each.get("size_in_bytes", 0) for each in own) or None
         uuid = f"GPU-{properties.get('unique_id', 0):016x}"
@@ -246,12 +234,11 @@ _IPUS = {"ipu2": "GC200", "ipu21": "Bow"}
 def missing_poplar() -> str:
     """Return what to install where this Python has no access to IPUs; empty where it has."""
     missing = [name for name in ("gcipuinfo", "poptorch") if find_spec(name) is None]
-    if not missing:
-        return ""
-    return (
-        f"not installed here: {' and '.join(missing)}. They come with Graphcore's Poplar SDK and not from PyPI: enable the "
-        "SDK, and install its poptorch wheel, which says the version of Python and torch that it needs"
+    remedy = (
+        "They come with Graphcore's Poplar SDK and not from PyPI: enable the SDK, and install its poptorch wheel, which "
+        "says the version of Python and torch that it needs"
     )
+    return f"not installed here: {' and '.join(missing)}. {remedy}" if missing else ""
 
 
 def find_ipus() -> tuple[list[DetectedDevice], list[str]]:
@@ -261,18 +248,15 @@ def find_ipus() -> tuple[list[DetectedDevice], list[str]]:
     except ImportError:
         return [], []
     try:
-        return ipu_devices(gcipuinfo.gcipuinfo().getDevices()), []
+        listed: list[Mapping[str, str]] = list(gcipuinfo.gcipuinfo().getDevices())
     except Exception as error:  # noqa: BLE001 -- a bound C++ library must not end a session on other hardware
         return [], [f"gcipuinfo: {error}"]
-
-
-def ipu_devices(listed: Iterable[Mapping[str, str]]) -> list[DetectedDevice]:
     devices = []
     for index, ipu in enumerate(listed):
         name = f"Graphcore {_IPUS.get(ipu.get('ipu architecture', ''), ipu.get('board type', 'IPU'))}"
         uuid = ipu_uuid(ipu, index)
         devices.append(DetectedDevice(index=index, name=name, vendor="graphcore", uuid=uuid))
-    return devices
+    return devices, []
 
 
 def ipu_uuid(ipu: Mapping[str, str], index: int) -> str:
@@ -284,10 +268,8 @@ def device_affinities(
     uuids: Sequence[str | None], files: HostFiles = HOST
 ) -> list[host.DeviceAffinity | None]:
     """Return the affinity of each device; None for None, which is a rank without a device."""
-    if not any(uuids):
-        return [
-            None if uuid is None else host.DeviceAffinity(problem="its device has no UUID") for uuid in uuids
-        ]
+    if all(uuid is None for uuid in uuids):
+        return [None] * len(uuids)
     with nvidia.opened() as nvml:
         return [None if uuid is None else _affinity(nvml, uuid, files) for uuid in uuids]
 

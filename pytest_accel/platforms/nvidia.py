@@ -8,16 +8,8 @@ from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pytest_accel.platforms.catalogue import DetectedDevice, select_visible, uses_ordinals
+from pytest_accel.platforms.catalogue import DetectedDevice, select_visible
 
-# NVML's return codes (nvml.h), where its own words are unclear.
-REASONS = {
-    4: "no permission to talk to the driver",
-    9: "driver not loaded",
-    12: "driver library not found",
-    15: "GPU is lost",
-    18: "driver and library versions differ; restart after the upgrade",
-}
 NO_PACKAGE = "the package nvidia-ml-py is not installed"
 
 # NVML's clock event reasons (nvml.h).
@@ -64,7 +56,7 @@ def is_held(clocks_mhz: Sequence[int], reasons: Sequence[int], most_mhz: int | N
     return bool(most_mhz) and not others and is_steady and max(clocks_mhz) < HELD_BELOW * (most_mhz or 0)
 
 
-class Refused(Exception):  # noqa: N818 -- NVML refused; the caller made no error
+class Refused(ValueError):  # noqa: N818 -- NVML refused; the caller made no error
     """NVML does not answer a query that everything depends on; the text says why."""
 
 
@@ -85,17 +77,13 @@ class Nvml:
         try:
             return getattr(self._pynvml, function)(*arguments), ""
         except Exception as error:  # noqa: BLE001 -- NVMLError, a name this version lacks, undecodable text
-            return None, reason(error)
+            return None, str(error) or type(error).__name__
 
     def demand(self, function: str, *arguments: object) -> Any:  # noqa: ANN401 -- each function has its own type
         answer, problem = self.attempt(function, *arguments)
         if problem:
             raise Refused(problem)
         return answer
-
-    def text(self, function: str, *arguments: object) -> str:
-        answer = self.ask(function, *arguments)
-        return "" if answer is None else str(answer)
 
     def constant(self, name: str) -> Any:  # noqa: ANN401 -- a number of NVML's
         return getattr(self._pynvml, name, None)
@@ -156,18 +144,13 @@ def open_nvml() -> Nvml:
     """Open NVML where `with` cannot be used; `close()` it."""
     try:
         import pynvml
+
+        pynvml.nvmlInit()
     except ImportError:
         return Nvml(None, NO_PACKAGE)
-    try:
-        pynvml.nvmlInit()
     except Exception as error:  # noqa: BLE001 -- no driver, a broken library or package
-        return Nvml(None, reason(error))
+        return Nvml(None, str(error) or type(error).__name__)
     return Nvml(pynvml)
-
-
-def reason(error: Exception) -> str:
-    known = REASONS.get(getattr(error, "value", 0))
-    return known or str(error).lower() or type(error).__name__
 
 
 def short_uuid(uuid: str) -> str:
@@ -193,25 +176,18 @@ def find(environ: Mapping[str, str] = os.environ) -> tuple[list[DetectedDevice],
             size = None if memory is None else int(memory.total)
             gpus.append(DetectedDevice(index=index, name=gpu.name, uuid=gpu.uuid, memory_bytes=size))
             sliced += [gpu.uuid] if mode and mode[0] else []
-    chosen = select_visible(environ.get("CUDA_VISIBLE_DEVICES"), [gpu.uuid for gpu in gpus])
+    spec = environ.get("CUDA_VISIBLE_DEVICES")
+    chosen = select_visible(spec, [gpu.uuid for gpu in gpus])
     devices = [replace(gpus[each], index=index) for index, each in enumerate(chosen)]
     in_mig_mode = [device.index for device in devices if device.uuid in sliced]
     if in_mig_mode:  # CUDA enumerates one slice, and then no other device
         which = ", ".join(map(str, in_mig_mode))
         remedy = "hide it (CUDA_VISIBLE_DEVICES), or switch MIG off (`nvidia-smi -mig 0`)"
         return [], [*problems, f"GPU {which} is in MIG mode, and CUDA then finds no other GPU: {remedy}"]
-    return devices, problems + _notes(gpus, devices, environ)
-
-
-def _notes(
-    gpus: Sequence[DetectedDevice], devices: Sequence[DetectedDevice], environ: Mapping[str, str]
-) -> list[str]:
-    spec = environ.get("CUDA_VISIBLE_DEVICES")
+    is_mixed = len({gpu.name for gpu in gpus}) > 1
     if gpus and not devices:
-        return [f"CUDA_VISIBLE_DEVICES={spec!r} leaves none of {len(gpus)} x {gpus[0].name}"]
-    mixed = len({gpu.name for gpu in gpus}) > 1
-    by_bus = environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
-    if mixed and not by_bus and (spec is None or uses_ordinals(spec)):
+        problems.append(f"CUDA_VISIBLE_DEVICES={spec!r} leaves none of {len(gpus)} x {gpus[0].name}")
+    elif is_mixed and environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID" and "GPU-" not in (spec or ""):
         text = "GPUs of different models: CUDA counts the fastest first, NVML by bus, so that their numbers may differ."
-        return [f"{text} Set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name them by UUID"]
-    return []
+        problems.append(f"{text} Set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name them by UUID")
+    return devices, problems

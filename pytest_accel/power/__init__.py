@@ -1,1 +1,1 @@
-"""Power and energy sources: one file each, found by `source.open_sources`."""
+"""Power and energy sources: one file each, opened by `find.open_sources`."""

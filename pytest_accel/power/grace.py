@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pytest_accel.platforms.host import folder_names, read_file
-from pytest_accel.power.source import BaseSource, PowerNode, checked_w, read_sensor
+from pytest_accel.power.source import BaseSource, checked_w, read_sensor
 from pytest_accel.stats.energy import Rail
 
 HWMON = "sys/class/hwmon"
@@ -27,13 +27,8 @@ _NAMED = re.compile(r"(Module|Grace|CPU|SysIO) Power Socket (\d{1,3})", re.IGNOR
 _HOLDERS = {"module": (), "grace": ("module",), "cpu": ("grace", "module"), "sysio": ("grace", "module")}
 
 
-def open_source(node: PowerNode) -> GraceSource | None:
-    source = GraceSource(node.root)
-    return source if source.rails or node.is_arm else None
-
-
 class GraceSource(BaseSource):
-    """The power of each socket's rails; a sensor that vanishes or fails is dropped and reported."""
+    """The power of each socket's rails."""
 
     def __init__(self, root: Path) -> None:
         super().__init__("Grace sensors")
@@ -43,22 +38,24 @@ class GraceSource(BaseSource):
         for folder in (hwmon / name / inner for name in folder_names(hwmon) for inner in ("device", "")):
             if named := _NAMED.fullmatch(read_file(folder / "power1_oem_info")[0]):
                 found.setdefault((named[1].lower(), named[2]), folder / "power1_average")
-        self._paths = {kind + socket: path for (kind, socket), path in sorted(found.items())}
+        self.handles = {kind + socket: path for (kind, socket), path in sorted(found.items())}
         for kind, socket in sorted(found):
             holders = (holder + socket for holder in _HOLDERS[kind])
-            within = next((each for each in holders if each in self._paths), "")
+            within = next((each for each in holders if each in self.handles), "")
             self.rails += (Rail(name=kind + socket, scope="node", kind=kind, within=within),)
         if not found:
             why = "the kernel's acpi_power_meter; a container may hide it"
             self.add_problem("", "", f"/{HWMON} has no power meter of Grace ({why})")
 
     def watts(self) -> Mapping[str, float]:
-        readings: dict[str, float] = {}
-        for rail, path in list(self._paths.items()):
-            microwatts, why = read_sensor(path)
-            try:
-                readings[rail] = checked_w(float("nan") if microwatts is None else microwatts / 1e6)
-            except ValueError as error:
-                del self._paths[rail]
-                self.add_problem(rail, "power", f"{rail}: {path} {why or f'says {error}'}; left out")
-        return readings
+        return self.readings("power cannot be read", _watts)
+
+
+def _watts(path: Path) -> float:
+    microwatts, why = read_sensor(path)
+    if microwatts is None:
+        raise ValueError(f"{path} {why}")
+    return checked_w(microwatts / 1e6)
+
+
+MACHINES, SOURCE = ("aarch64", "arm64"), GraceSource

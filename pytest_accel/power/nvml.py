@@ -12,17 +12,10 @@ from collections.abc import Sequence
 
 from pytest_accel.platforms.catalogue import DetectedDevice
 from pytest_accel.platforms.nvidia import open_nvml
-from pytest_accel.power.source import DeviceSource, PowerNode, checked_w
+from pytest_accel.power.source import DeviceSource, checked_w
 
-VENDOR = "nvidia"
 # Field and scope of nvml.h, for versions of nvidia-ml-py that do not name them.
 POWER_INSTANT, SCOPE_GPU = 186, 0
-# nvmlValueType_t: the member of the union that holds the number.
-_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-
-
-def open_source(node: PowerNode) -> NvmlSource:
-    return NvmlSource([device for device in node.devices if device.vendor == VENDOR])
 
 
 class NvmlSource(DeviceSource):
@@ -47,20 +40,15 @@ class NvmlSource(DeviceSource):
         return handle
 
     def energy_j(self, handle: object) -> float:
-        return self._demand("nvmlDeviceGetTotalEnergyConsumption", handle) / 1000
+        return float(self._nvml.demand("nvmlDeviceGetTotalEnergyConsumption", handle)) / 1000
 
     def power_w(self, handle: object) -> float:
         """Return instantaneous power; the average where it is not supported."""
         values = self._nvml.ask("nvmlDeviceGetFieldValues", handle, [(POWER_INSTANT, SCOPE_GPU)])
         for value in values or ():
-            if not value.nvmlReturn and 0 <= value.valueType < len(_MEMBERS):
-                milliwatts = getattr(value.value, _MEMBERS[value.valueType])
-                if milliwatts:  # 0 is no reading: every GPU draws power
-                    return checked_w(milliwatts / 1000)
-        return checked_w(self._demand("nvmlDeviceGetPowerUsage", handle) / 1000)
+            if not value.nvmlReturn and value.value.uiVal:  # 0 is no reading: every GPU draws power
+                return checked_w(value.value.uiVal / 1000)
+        return checked_w(self._nvml.demand("nvmlDeviceGetPowerUsage", handle) / 1000)
 
-    def _demand(self, function: str, handle: object) -> float:
-        answer, why = self._nvml.attempt(function, handle)
-        if why:
-            raise ValueError(why)
-        return float(answer)
+
+VENDOR, SOURCE = "nvidia", NvmlSource

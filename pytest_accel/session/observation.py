@@ -16,7 +16,8 @@ from pytest_accel.measure.monitor import MONITORS, AmdMonitor, NvmlMonitor, Samp
 from pytest_accel.measure.rounds import Ranks
 from pytest_accel.measure.validity import Validity, assess
 from pytest_accel.platforms.catalogue import DetectedDevice
-from pytest_accel.power.source import PowerSource, from_hook, open_sources, problems
+from pytest_accel.power.find import from_hook, open_sources, problems
+from pytest_accel.power.source import PowerSource
 from pytest_accel.stats import energy
 from pytest_accel.stats.energy import EnergyWindow, PowerSample, Scope
 

@@ -22,7 +22,7 @@ def gpu(accel_device):
     return accel_device
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def platform():
     from pytest_accel.platforms.machine import detect
 

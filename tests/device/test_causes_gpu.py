@@ -200,10 +200,7 @@ class Project:
 
 
 @pytest.fixture(scope="module")
-def project():
-    from pytest_accel.platforms.machine import detect
-
-    platform = next(device.key for device in detect().devices if device.key)
+def project(platform):
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         (root / "test_bench.py").write_text(SUITE.replace("{platform}", platform))

@@ -1,6 +1,5 @@
-"""Kernel tables on a real GPU: eager, replayed, compiled; attention whose backend changed; a loss end to end."""
+"""Kernel tables on a real GPU: eager, replayed, compiled; attention whose backend changed."""
 
-import json
 import math
 import sys
 
@@ -156,39 +155,3 @@ def test_attention_forced_to_math_is_the_change_and_keeps_its_place(gpu):
     cause, *_ = kernel_causes(found)
     say(cause)
     assert cause.text.startswith("attention")
-
-
-SUITE = """
-    import os
-    import pytest
-    import torch
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    @pytest.mark.{platform}
-    def test_attention(accel):
-        q = torch.randn(4, 16, 1024, 64, device=accel.device, dtype=torch.bfloat16, requires_grad=True)
-        backend = getattr(SDPBackend, os.environ.get("BACKEND", "FLASH_ATTENTION"))
-
-        def step():
-            with sdpa_kernel(backend):
-                torch.nn.functional.scaled_dot_product_attention(q, q, q).sum().backward()
-
-        accel.measure(step, work=4, unit="sequences")
-"""
-
-
-def test_loss_of_a_session_names_attention(pytester, platform, monkeypatch):
-    pytester.makepyfile(test_bench=SUITE.format(platform=platform))
-    arguments = ("-m", platform, "--accel-budget=1s")
-    recorded = pytester.runpytest_subprocess(*arguments, "--accel-record=2")
-    recorded.stdout.fnmatch_lines(["*= 1 recorded in *"])
-    monkeypatch.setenv("BACKEND", "MATH")
-    lost = pytester.runpytest_subprocess(
-        *arguments, "--accel-tolerance=10%", "--accel-repeats=2", "--accel-json=lost.json"
-    )
-    lost.stdout.fnmatch_lines(["*= 1 regressed in *"])
-    (result,) = json.loads((pytester.path / "lost.json").read_text())["results"]
-    assert any("kernels" in run for run in result["runs"])
-    explained = pytester.run("pytest-accel", "explain", "lost.json")
-    explained.stdout.fnmatch_lines(["  cause    attention*", "measured*"])
-    say("\n".join(explained.outlines))

@@ -218,7 +218,7 @@ def platforms_page() -> str:
     marks = [
         (
             kind.title,
-            ", ".join(map(code, kind.names())),
+            ", ".join(code(kind.key + shape) for shape in ("", *kind.shapes)),
             ("yes" if kind.key == "cpu" else "one device")
             if kind.key in measured
             else _REPLAYED[kind.vendor],

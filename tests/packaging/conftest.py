@@ -9,6 +9,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from tests.support.processes import finished, inherited
 
@@ -41,7 +42,6 @@ class Installed:
 @pytest.fixture(scope="session")
 def built(tmp_path_factory) -> Built:
     folder = tmp_path_factory.mktemp("dist")
-
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
     finished(*command, check=True)
     (wheel,) = folder.glob("*.whl")
@@ -58,25 +58,13 @@ def borrow(environment: Path, names: set[str]) -> None:
             (there / name).symlink_to(here / name)
 
 
-def needs_of(*names: str) -> set[str]:
-    """The files and folders of distributions and of all that they need."""
-    from packaging.requirements import Requirement
-
-    found: set[str] = set()
-    waiting, seen = list(names), set()
-    while waiting:
-        name = waiting.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        distribution = metadata.distribution(name)
-        found |= {
-            path.parts[0] for path in distribution.files or () if path.parts[0] not in ("..", "__pycache__")
-        }
-        for line in distribution.requires or ():
-            requirement = Requirement(line)
-            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-                waiting.append(requirement.name)
+def needs_of(name: str) -> set[str]:
+    """The files and folders of a distribution and of all that it needs."""
+    distribution = metadata.distribution(name)
+    found = {path.parts[0] for path in distribution.files or ()} - {"..", "__pycache__"}
+    for requirement in map(Requirement, distribution.requires or ()):
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            found |= needs_of(requirement.name)
     return found
 
 
@@ -106,9 +94,8 @@ def pip(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="session")
 def bare(built, tmp_path_factory) -> Path:
     """The wheel and what it needs: no torch, no numpy."""
-    folder = environment(
-        tmp_path_factory.mktemp("bare") / "venv", needs_of("pytest", "pytest-benchmark", "nvidia-ml-py")
-    )
+    needs = needs_of("pytest") | needs_of("pytest-benchmark") | needs_of("nvidia-ml-py")
+    folder = environment(tmp_path_factory.mktemp("bare") / "venv", needs)
     pip(folder, "install", "--quiet", "--no-index", str(built.wheel))
     return folder
 

@@ -29,13 +29,8 @@ def tool(name: str) -> str:
     return found
 
 
-def checked(*command: str | Path) -> None:
+def ran(*command: str | Path, status: int = 0) -> subprocess.CompletedProcess[str]:
     done = finished(*command)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-def built(*arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
-    done = finished(BUILD, *arguments)
     assert done.returncode == status, done.stdout + done.stderr
     return done
 
@@ -47,16 +42,16 @@ def sections() -> dict[str, str]:
 
 
 def test_the_containerfile_is_clean():
-    checked(tool("hadolint"), "--no-color", CONTAINERFILE)
+    ran(tool("hadolint"), "--no-color", CONTAINERFILE)
 
 
 def test_scripts_and_the_shell_of_the_definition_are_clean(tmp_path):
     """Apptainer puts the arguments in before a shell sees them."""
-    checked(tool("shellcheck"), BUILD, INSTALL)
+    ran(tool("shellcheck"), BUILD, INSTALL)
     parts = [tmp_path / name for name in ("post", "environment", "runscript", "test")]
     for part in parts:
         part.write_text(re.sub(r"\{\{ \w+ \}\}", "x", sections()[part.name]))
-    checked(tool("shellcheck"), "--shell=sh", *parts)
+    ran(tool("shellcheck"), "--shell=sh", *parts)
 
 
 def test_it_runs_as_nobody_special_and_checks_itself():
@@ -95,10 +90,8 @@ def test_everything_that_is_copied_is_in_the_context():
 
 @pytest.mark.parametrize("name", ["podman", "docker", "buildah", "apptainer"])
 def test_every_tool_is_told_what_the_image_is(name):
-    done = built(
-        "--dry-run", "--tool", name, "--base", "base:1", "--tag", "bench:1", "--extras", "suites,report"
-    )
-    command = done.stdout.splitlines()[-1]
+    given = ("--base", "base:1", "--tag", "bench:1", "--extras", "suites,report")
+    command = ran(BUILD, "--dry-run", "--tool", name, *given).stdout.splitlines()[-1]
     assert command.startswith(name)
     for argument in ("BASE=base:1", "IMAGE=bench:1", r"EXTRAS=suites\,report", "VERSION=0."):
         assert argument in command
@@ -119,4 +112,4 @@ def test_every_tool_is_told_what_the_image_is(name):
     ],
 )
 def test_wrong_usage_ends_with_what_is_right(arguments, words):
-    assert words in built(*arguments, status=2).stderr
+    assert words in ran(BUILD, *arguments, status=2).stderr

@@ -130,13 +130,6 @@ def test_one_suite_and_one_benchmark_can_be_named(in_bare):
     assert node_ids(done.stdout) == ["bench_suites/test_gpt.py::test_small_gpt_training"]
 
 
-def test_a_checkout_says_where_its_suites_are():
-    command = [sys.executable, "-m", "pytest", *SUITES, "-p", "no:cacheprovider"]
-    done = finished(*command, cwd=ROOT)
-    assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    assert "Run `pytest bench_suites` in" in done.stderr
-
-
 @pytest.mark.rehearsal
 def test_a_suite_is_recorded_in_a_fresh_process_under_the_name_of_the_checkout(in_whole):
     shown = in_whole.run(

@@ -268,10 +268,6 @@ class TestUserPlatforms:
         boxed.pytester.makepyprojecttoml(f"[tool.pytest-accel.platforms.mybox]\n{table}\n")
         boxed.refuses(f"*{complaint}")
 
-    def test_folder_in_place_of_the_project_file_is_one_clear_error(self, bench):
-        bench.path("pyproject.toml").mkdir()
-        bench.refuses("ERROR: *pyproject.toml cannot be read: Is a directory. Move it away.")
-
 
 class TestSeveralDevices:
     def test_more_gpus_than_there_are_are_refused_with_the_reason(self, bench, fake_nvml, monkeypatch):

@@ -7,37 +7,16 @@ from typing import Literal
 from pytest_accel.storage.codec import decode
 from pytest_accel.storage.references import Study
 
-
-@dataclass(frozen=True, slots=True)
-class Formula:
-    """The computation of a claim from the values of its figures, and a number that some take beside them."""
-
-    signature: str
-    meaning: str
-    compute: Callable[[Sequence[float], float], float]
-
-
-FORMULAS: Mapping[str, Formula] = {
-    "value": Formula("value(a)", "the figure itself", lambda of, _: of[0]),
-    "percent_less": Formula(
-        "percent_less(a, b)", "by how many percent of b is a less", lambda of, _: 100 * (1 - of[0] / of[1])
-    ),
-    "percent_more": Formula(
-        "percent_more(a, b)", "by how many percent of b is a more", lambda of, _: 100 * (of[0] / of[1] - 1)
-    ),
-    "ratio": Formula("ratio(a, b)", "a over b", lambda of, _: of[0] / of[1]),
-    "product": Formula("product(a, b)", "a times b", lambda of, _: of[0] * of[1]),
-    "sum": Formula("sum(a, b, ...)", "all of them together", lambda of, _: sum(of)),
-    "efficiency": Formula(
-        "efficiency(many, one, n)",
-        "many over n times one, in percent: the rate of n devices against that of one",
-        lambda of, total: 100 * of[0] / of[1] / total,
-    ),
-    "over": Formula(
-        "over(n, a)",
-        "n over a: a number of images over their time is a rate, over their rate a time",
-        lambda of, total: total / of[0],
-    ),
+# Computed from the values of a claim's figures, and a number that some take beside them; docs/references.md explains them.
+FORMULAS: Mapping[str, Callable[[Sequence[float], float], float]] = {
+    "value": lambda of, _: of[0],
+    "percent_less": lambda of, _: 100 * (1 - of[0] / of[1]),
+    "percent_more": lambda of, _: 100 * (of[0] / of[1] - 1),
+    "ratio": lambda of, _: of[0] / of[1],
+    "product": lambda of, _: of[0] * of[1],
+    "sum": lambda of, _: sum(of),
+    "efficiency": lambda of, total: 100 * of[0] / of[1] / total,
+    "over": lambda of, total: total / of[0],
 }
 
 
@@ -71,7 +50,7 @@ def computed_claim(claim: Claim, values: Mapping[str, float]) -> tuple[float, ..
     """Return what the claim's formula gives for the figures' values (by id): one number a group of figures."""
     formula = FORMULAS[claim.formula]
     total = 1.0 if claim.total is None else claim.total
-    return tuple(formula.compute([values[each] for each in group], total) for group in claim.of)
+    return tuple(formula([values[each] for each in group], total) for group in claim.of)
 
 
 def claim_follows(claim: Claim, values: Mapping[str, float]) -> bool:

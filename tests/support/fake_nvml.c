@@ -110,17 +110,13 @@ int nvmlInitWithFlags(unsigned flags) {
     number(&machine, "init_error", &error);
     return (int)error;
 }
-int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
 int nvmlShutdown(void) {
     pthread_mutex_lock(&loading);
     if (users) users--;
     pthread_mutex_unlock(&loading);
     return SUCCESS;
 }
-const char *nvmlErrorString(int status) { (void)status; return "fake error"; }
 int nvmlSystemGetDriverVersion(char *out, unsigned size) { return text(&machine, "driver", out, size); }
-int nvmlSystemGetNVMLVersion(char *out, unsigned size) { return text(&machine, "driver", out, size); }
-int nvmlSystemGetCudaDriverVersion(unsigned *out) { return small(&machine, "cuda", out); }
 int nvmlSystemGetCudaDriverVersion_v2(unsigned *out) { return small(&machine, "cuda", out); }
 
 int nvmlDeviceGetCount_v2(unsigned *out) {
@@ -136,10 +132,6 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, device_t **out) {
     for (int i = 0; i < device_count; i++)
         if (!strcmp(get(&devices[i], "uuid"), uuid)) return *out = &devices[i], SUCCESS;
     return NOT_FOUND;
-}
-int nvmlDeviceGetIndex(device_t *device, unsigned *out) {
-    *out = (unsigned)(device - devices);
-    return SUCCESS;
 }
 int nvmlDeviceGetName(device_t *device, char *out, unsigned size) { return text(device, "name", out, size); }
 int nvmlDeviceGetUUID(device_t *device, char *out, unsigned size) { return text(device, "uuid", out, size); }
@@ -190,22 +182,12 @@ int nvmlDeviceGetClockInfo(device_t *device, int type, unsigned *out) {
 int nvmlDeviceGetMaxClockInfo(device_t *device, int type, unsigned *out) {
     return clock_of(device, type, "clock_sm_max_mhz", "clock_mem_max_mhz", out);
 }
-int nvmlDeviceGetApplicationsClock(device_t *device, int type, unsigned *out) {
-    return clock_of(device, type, "clock_sm_application_mhz", "clock_mem_application_mhz", out);
-}
-int nvmlDeviceGetDefaultApplicationsClock(device_t *device, int type, unsigned *out) {
-    if (type < 2 && small(device, "clock_sm_default_mhz", out) == SUCCESS) return SUCCESS;
-    return clock_of(device, type, "clock_sm_max_mhz", "clock_mem_max_mhz", out);
-}
 int nvmlDeviceGetCurrentClocksEventReasons(device_t *device, unsigned long long *out) {
     return number(device, "clock_event_reasons", out);
 }
-int nvmlDeviceGetCurrentClocksThrottleReasons(device_t *device, unsigned long long *out) {
-    return number(device, "clock_event_reasons", out);
-}
 int nvmlDeviceGetEccMode(device_t *device, unsigned *current, unsigned *pending) {
-    int status = small(device, "ecc", current);
-    return status == SUCCESS ? small(device, "ecc_pending", pending) : status;
+    *pending = 1;
+    return small(device, "ecc", current);
 }
 int nvmlDeviceGetPersistenceMode(device_t *device, unsigned *out) { return small(device, "persistence", out); }
 int nvmlDeviceGetTemperature(device_t *device, int sensor, unsigned *out) {
@@ -256,12 +238,7 @@ int nvmlDeviceGetProcessUtilization(device_t *device, busy_t *out, unsigned *cou
 }
 int nvmlDeviceGetTotalEccErrors(device_t *device, int type, int counter, unsigned long long *out) {
     if (type != 1) return NOT_SUPPORTED; /* uncorrected ones only */
-    return number(device, counter ? "ecc_uncorrected_ever" : "ecc_uncorrected", out);
-}
-int nvmlDeviceGetRemappedRows(device_t *device, unsigned *corrected, unsigned *uncorrected, unsigned *pending, unsigned *failed) {
-    *corrected = *uncorrected = 0;
-    int status = small(device, "remapping_pending", pending);
-    return status == SUCCESS ? small(device, "remapping_failed", failed) : status;
+    return counter ? NOT_SUPPORTED : number(device, "ecc_uncorrected", out);
 }
 int nvmlDeviceGetPciInfo_v3(device_t *device, pci_info_t *out) {
     memset(out, 0, sizeof *out);

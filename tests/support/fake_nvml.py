@@ -3,7 +3,7 @@
     pytest_plugins = ("tests.support.fake_nvml",)
 
     def test_something(fake_nvml):
-        environment = fake_nvml.environment([FakeGpu(name="NVIDIA H200")], driver="580.65.06")
+        environment = fake_nvml.environment([FakeGpu(name="NVIDIA H200")])
         subprocess.run([sys.executable, "-c", "..."], env=environment)
 
 The library is found through LD_LIBRARY_PATH, which a running process reads no more: use a subprocess
@@ -16,11 +16,13 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 import pytest
+
+from tests.support.processes import inherited
 
 SOURCE = Path(__file__).with_name("fake_nvml.c")
 MIB = 1 << 20
@@ -63,11 +65,8 @@ class FakeGpu:
     clock_mem_mhz: int | None = 3201
     clock_sm_max_mhz: int | None = 1980
     clock_mem_max_mhz: int | None = 3201
-    clock_sm_application_mhz: int | None = 1980
-    clock_mem_application_mhz: int | None = 3201
     clock_event_reasons: int | None = 1  # idle
     ecc: int | None = 1
-    ecc_pending: int = 1
     persistence: int | None = 1
     mig: int | None = 0
     temperature_c: int | None = 30
@@ -75,11 +74,7 @@ class FakeGpu:
     pcie_generation: int | None = 5
     pcie_width: int | None = 16
     pci_bus_id: str | None = None  # as NVML spells it: 00000000:17:00.0
-    clock_sm_default_mhz: int | None = None  # the default application clock; None: the largest
     ecc_uncorrected: int | None = 0  # since the driver was loaded
-    ecc_uncorrected_ever: int | None = 0
-    remapping_pending: int | None = 0
-    remapping_failed: int | None = 0
     processes: str | None = ""  # of others, as pid:MiB: "4711:512,4712:0"
     process_utilization: str | None = ""  # as pid:percent, or pid:percent:seconds ago: "4711:38,4712:2:60"
     pcie_generation_max: int | None = None  # None: what it is now
@@ -95,23 +90,13 @@ class FakeNvml:
     scratch: Path
 
     def environment(
-        self,
-        gpus: Sequence[FakeGpu],
-        *,
-        driver: str = "580.65.06",
-        cuda: int = 13000,
-        init_error: int = 0,
-        base: Mapping[str, str] | None = None,
-        **variables: str,
+        self, gpus: Sequence[FakeGpu], *, init_error: int = 0, **variables: str
     ) -> dict[str, str]:
         """Variables for a subprocess that sees these GPUs; `init_error` is what nvmlInit returns."""
         description = self.scratch / f"machine-{len(list(self.scratch.iterdir()))}.txt"
-        description.write_text(describe(gpus, driver=driver, cuda=cuda, init_error=init_error))
-        environ = dict(os.environ if base is None else base)
-        for hiding in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):
-            environ.pop(hiding, None)
-        earlier = environ.get("LD_LIBRARY_PATH")
-        path = os.pathsep.join([str(self.directory), *([earlier] if earlier else [])])
+        description.write_text(describe(gpus, init_error))
+        environ = inherited("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+        path = os.pathsep.join(filter(None, [str(self.directory), environ.get("LD_LIBRARY_PATH")]))
         return environ | {"LD_LIBRARY_PATH": path, "FAKE_NVML": str(description)} | variables
 
     def run(self, code: str, gpus: Sequence[FakeGpu], **options: str | int) -> str:
@@ -125,8 +110,8 @@ class FakeNvml:
         return result.stdout
 
 
-def describe(gpus: Sequence[FakeGpu], *, driver: str, cuda: int, init_error: int = 0) -> str:
-    lines = [f"driver={driver}", f"cuda={cuda}", f"init_error={init_error}"]
+def describe(gpus: Sequence[FakeGpu], init_error: int) -> str:
+    lines = ["driver=580.65.06", "cuda=13000", f"init_error={init_error}"]
     for gpu in gpus:
         settings = ((each.name, getattr(gpu, each.name)) for each in fields(gpu))
         lines += ["[gpu]", *(f"{name}={'none' if value is None else value}" for name, value in settings)]

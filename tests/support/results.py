@@ -276,13 +276,13 @@ def a_night() -> tuple[Result, ...]:
     return (*a_sweep(), *scaled(), *others)
 
 
-def a_platform_shift(platform: str = "gh200") -> Result:
+def a_platform_shift() -> Result:
     """The slowdown that all benchmarks of a platform share."""
     return Result(
-        benchmark=platform,
+        benchmark="gh200",
         suite="",
-        platform=platform,
-        disk_name=platform,
+        platform="gh200",
+        disk_name="gh200",
         status=Outcome.REGRESSED,
         failed=True,
         lines=(
@@ -338,24 +338,19 @@ def scaled() -> tuple[Result, ...]:
     )
 
 
-def many(count: int, *, rounds: int = 13, seed: int = 0) -> tuple[Result, ...]:
-    """So many benchmarks, most of them ok; one in forty regressed, one in fifteen needs attention."""
-    source = random.Random(seed)
-    models = ("resnet50", "resnet152", "vit_l_32", "swin_t", "swin_b", "gpt_117m", "wide_resnet")
+def many(count: int, *, rounds: int = 13) -> tuple[Result, ...]:
+    """So many benchmarks, most of them ok; one in forty regressed, one in fifteen has no baseline."""
+    source = random.Random(0)
+    models = ("resnet50", "vit_l_32", "swin_t", "gpt_117m", "wide_resnet")
     results = []
     for number in range(count):
-        status: Status = Outcome.OK
-        if number % 40 == 17:
-            status = Outcome.REGRESSED
-        elif number % 15 == 4:
-            status = source.choice(
-                (Outcome.INCONCLUSIVE, Outcome.NO_BASELINE, Outcome.IMPROVED, Ending.SKIPPED)
-            )
-        model = models[number % len(models)]
+        status = Outcome.REGRESSED if number % 40 == 17 else Outcome.OK
+        if number % 15 == 4:
+            status = Outcome.NO_BASELINE
         results.append(
             make_result(
                 status,
-                name=f"test_training[{model}-{number:03d}]",
+                name=f"test_training[{models[number % len(models)]}-{number:03d}]",
                 file=f"bench_suites/test_{('cnn', 'vision', 'gpt')[number % 3]}.py",
                 platform=("gh200", "gh200x4")[number % 5 == 0],
                 throughput=source.uniform(200, 90_000),
@@ -370,8 +365,6 @@ HOSTILE = (
     "<script>window.pwned = 1</script>",
     "</script><script>window.pwned = 2</script>",
     '"><img src=x onerror="window.pwned = 3">',
-    "<!--<script>",
-    "'; window.pwned = 4; //",
     "&lt;b&gt; %{x} <b>bold</b> <a href='javascript:window.pwned=5'>x</a>",
     "\u202egnp.exe \u05e9\u05dc\u05d5\u05dd \u0645\u0631\u062d\u0628\u0627 \U0001f9ea\u200d\U0001f525",
     "line one\nline two\ttab\x00\x1b[31m\u2028\u2029",

@@ -8,7 +8,6 @@ import sys
 import pytest
 
 from pytest_accel import cli
-from pytest_accel.commands import registry
 from tests.support.fake_nvml import FakeGpu
 
 pytest_plugins = ("tests.support.fake_nvml",)
@@ -102,25 +101,3 @@ def test_help_fits_a_screen_and_ends_with_an_example_that_parses(words, capsys, 
         example = cli.COMMANDS[words].example
         assert said.endswith(f"\nexample: pytest-accel {example}\n")
         assert cli._parser().parse_args(cli._divide(shlex.split(example))[0]).called == words
-
-
-def test_a_command_is_one_function(monkeypatch):
-    monkeypatch.setattr(cli, "COMMANDS", {})
-    monkeypatch.setattr(registry, "COMMANDS", cli.COMMANDS)
-    monkeypatch.setitem(cli.GROUPS, "people", "Whom to greet.")
-
-    @registry.command(
-        registry.argument("name"), registry.argument("--twice", action="store_true"), example="greet you"
-    )
-    def greet(args):
-        """Greet somebody."""
-        return 2 if args.twice else len(args.name)
-
-    @registry.command(group="people", name="list", example="people list")
-    def list_(_args):
-        """List them."""
-        return 7
-
-    assert cli.main(["greet", "abc"]) == 3
-    assert cli.main(["greet", "abc", "--twice"]) == 2
-    assert cli.main(["people", "list"]) == 7

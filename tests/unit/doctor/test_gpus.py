@@ -249,7 +249,7 @@ def test_driver_that_does_not_match_its_library_is_a_problem(answer, tmp_path):
     (tmp_path / "dev/nvidia0").touch()
     (finding,), *_ = answer([FakeGpu()], init_error=18, HOST_ROOT=str(tmp_path))
     assert finding.level is Level.PROBLEM
-    assert "driver and library versions differ" in finding.text
+    assert "version mismatch" in finding.text
     assert finding.remedy == "Restart the node or the container."
 
 

@@ -215,4 +215,3 @@ class TestFiles:
     def test_reason_of_a_missing_text(self, tmp_path):
         assert read_file(tmp_path / "none") == ("", "no such file or directory")
         assert read_file(tmp_path) == ("", "is a directory")
-        assert read_file(tmp_path / "a\0b")[1]

@@ -6,19 +6,6 @@ from types import ModuleType
 import pytest
 
 
-class FakeError(Exception):
-    """As NVMLError: with NVML's code."""
-
-    def __init__(self, value: int = 999) -> None:
-        super().__init__("Unknown Error")
-        self.value = value
-
-
-@pytest.fixture
-def nvml_error():
-    return FakeError
-
-
 @pytest.fixture
 def driver(monkeypatch):
     """A package with these functions and their answers; an exception is raised, and any other function is missing."""

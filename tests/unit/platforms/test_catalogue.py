@@ -1,22 +1,18 @@
 """Catalogue: built-in entries, identification, a project's own entries, selection by capability."""
 
-import re
 import subprocess
 import sys
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pytest_accel.platforms.catalogue import (
-    PRECISIONS,
     Accelerators,
     CatalogueError,
     PlatformName,
     PlatformNameError,
     load_catalogue,
     parse_name,
-    user_platforms,
+    project_table,
 )
 
 MIB = 1 << 20
@@ -24,7 +20,6 @@ MIB = 1 << 20
 # Device names as drivers report them, with the memory they report in MiB.
 REPORTED = [
     ("NVIDIA GH200 480GB", 97871, "gh200", "96gb"),
-    ("NVIDIA GH200 120GB", 97871, "gh200", "96gb"),
     ("NVIDIA GH200 144G HBM3e", 146831, "gh200", "144gb"),
     ("NVIDIA H100 80GB HBM3", 81559, "h100", "sxm5"),
     ("NVIDIA H100 PCIe", 81559, "h100", "pcie"),
@@ -34,21 +29,16 @@ REPORTED = [
     ("NVIDIA B200", 183359, "b200", ""),
     ("NVIDIA GB200", 189471, "gb200", ""),
     ("NVIDIA A100-SXM4-40GB", 40960, "a100", "sxm4-40gb"),
-    ("NVIDIA A100-SXM4-40GB", 40536, "a100", "sxm4-40gb"),
     ("A100-SXM4-40GB", 40537, "a100", "sxm4-40gb"),
     ("NVIDIA A100-SXM4-80GB", 81920, "a100", "sxm4-80gb"),
-    ("NVIDIA A100-SXM4-80GB", 81251, "a100", "sxm4-80gb"),
     ("NVIDIA A100-PCIE-40GB", 40960, "a100", "pcie-40gb"),
     ("NVIDIA A100 80GB PCIe", 81920, "a100", "pcie-80gb"),
     ("Tesla V100-SXM2-16GB", 16160, "v100", "sxm2-16gb"),
     ("Tesla V100-SXM2-32GB", 32510, "v100", "sxm2-32gb"),
     ("Tesla V100-PCIE-16GB", 16384, "v100", "pcie-16gb"),
     ("Tesla V100-PCIE-32GB", 32768, "v100", "pcie-32gb"),
-    ("Tesla T4", 15360, "t4", ""),
     ("Tesla T4", 15109, "t4", ""),
-    ("Quadro RTX 6000", 24220, "rtx6000", ""),
     ("Quadro RTX 6000", 22698, "rtx6000", ""),
-    ("NVIDIA RTX 6000 Ada Generation", 49140, "rtx6000ada", ""),
     ("NVIDIA RTX 6000 Ada Generation", 46068, "rtx6000ada", ""),
     ("NVIDIA L4", 23034, "l4", ""),
     ("NVIDIA L40S", 46068, "l40s", ""),
@@ -56,7 +46,6 @@ REPORTED = [
     ("AMD INSTINCT MI250 (MCM) OAM AC MBA", 65520, "mi250", ""),
     ("AMD Instinct MI250X", 65520, "mi250", "mi250x"),
     ("AMD Instinct MI300X", 196592, "mi300x", ""),
-    ("AMD Instinct MI300X OAM", 196592, "mi300x", ""),
     ("AMD Instinct MI300X VF", 196288, "mi300x", ""),
 ]
 
@@ -65,19 +54,11 @@ OTHERS = [
     ("GRID A100-10C", 10240),
     ("NVIDIA A100-40C", 40960),
     ("NVIDIA L40", 46068),
-    ("NVIDIA L4S", 23034),
-    ("NVIDIA RTX A6000", 49140),
     ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 97887),
-    ("NVIDIA GeForce RTX 4090", 24564),
     ("NVIDIA H20", 97871),
-    ("NVIDIA H800", 81559),
-    ("NVIDIA GB10", 122880),
     ("NVIDIA GB300", 284208),
-    ("NVIDIA B300", 275040),
-    ("AMD Instinct MI210", 65520),
     ("AMD Instinct MI300A", 131072),
     ("AMD Instinct MI300X", 24574),  # one of eight partitions
-    ("Intel Arc", 16384),
 ]
 
 
@@ -101,13 +82,8 @@ def test_every_built_in_entry_is_sound(catalogue):
     for kind in catalogue.devices.values():
         assert kind.title
         for variant in kind.variants:
-            assert all(re.compile(pattern) for pattern in variant.patterns)
-            assert set(variant.peaks_tflops) <= set(PRECISIONS)
-            assert variant.memory_gb, kind.key
-            assert variant.bandwidth_gb_s, kind.key
-            assert variant.tdp_w, kind.key
-            assert variant.source, kind.key
-    assert all(catalogue.parse(device).device == device for device in catalogue.devices)
+            figures = (variant.memory_gb, variant.bandwidth_gb_s, variant.tdp_w, variant.source)
+            assert all(figures), kind.key
 
 
 def test_peaks_are_dense(catalogue):
@@ -141,17 +117,10 @@ def test_an_unknown_platform_names_those_alike_and_the_remedy(catalogue):
 
 
 def test_a_project_adds_a_device():
-    catalogue = load_catalogue(
-        {
-            "mybox": {
-                "patterns": ["NVIDIA A40"],
-                "memory_gb": 48,
-                "shapes": ["x2"],
-                "peaks_tflops": {"bf16": 149.7},
-            }
-        }
-    )
+    table = {"patterns": ["NVIDIA A40"], "memory_gb": 48, "shapes": ["x2"], "peaks_tflops": {"bf16": 149.7}}
+    catalogue = load_catalogue({"mybox": table})
     assert catalogue.names()[:2] == ["mybox", "myboxx2"]
+    assert "myboxx2" in catalogue.matching(Accelerators(memory_gb=40, dtypes=("bf16",), devices=(2,)))
     key, variant = catalogue.identify("NVIDIA A40", 46068 * MIB)
     assert (key, variant.key, variant.peaks_tflops["bf16"]) == ("mybox", "", 149.7)
     assert "mybox" not in load_catalogue().devices
@@ -184,33 +153,16 @@ def test_a_project_extends_a_device_it_knows():
         ({"mybox": {}}, "mybox.patterns", "missing"),
         ({"mybox": {"patterns": "A40"}}, "mybox.patterns", "not a list of strings"),
         ({"mybox": {"patterns": ["("]}}, "mybox.patterns", "not a regular expression"),
-        ({"mybox": {"patterns": ["[[a]"]}}, "mybox.patterns", "Possible nested set"),
-        ({"mybox": {"patterns": ["a{99999999999}"]}}, "mybox.patterns", "not a regular expression"),
-        ({"mybox": {"patterns": ["(" * 3000 + ")" * 3000]}}, "mybox.patterns", "not a regular expression"),
         ({"mybox": {"pattern": ["A"]}}, "mybox.pattern", "Did you mean 'patterns'?"),
         ({"mybox": {"patterns": ["A"], "memory_gb": "48"}}, "mybox.memory_gb", "not a positive number"),
-        ({"mybox": {"patterns": ["A"], "memory_gb": -1}}, "mybox.memory_gb", "not a positive number"),
-        (
-            {"mybox": {"patterns": ["A"], "memory_gb": float("nan")}},
-            "mybox.memory_gb",
-            "not a positive number",
-        ),
         ({"mybox": {"patterns": ["A"], "peaks_tflops": {"bf8": 1}}}, "mybox.peaks_tflops.bf8", "fp64, fp32"),
-        ({"mybox": {"patterns": ["A"], "peaks_tflops": {"fp8": True}}}, "mybox.peaks_tflops.fp8", "positive"),
         ({"mybox": {"patterns": ["A"], "dtypes": ["bf8"]}}, "mybox.dtypes", "not one of fp64"),
-        ({"mybox": {"patterns": ["A"], "shapes": ["4"]}}, "mybox.shapes", "counts such as x4"),
         ({"mybox": {"patterns": ["A"], "shapes": [""]}}, "mybox.shapes", "the bare name is always there"),
-        ({"mybox": {"patterns": ["A"], "shapes": ["x1"]}}, "mybox.shapes", "no count"),
         ({"mybox": {"patterns": ["A"], "title": 3}}, "mybox.title", "not a string"),
         ({"mybox": {"patterns": ["A"], "vendor": "nvdia"}}, "mybox.vendor", "nvidia, amd"),
         ({"mybox": {"variants": {}}}, "mybox.variants", "array of tables"),
-        (
-            {"mybox": {"variants": [{"patterns": ["A"], "key": "a b"}]}},
-            "mybox.variants[0].key",
-            "directory's name",
-        ),
+        ({"mybox": {"variants": [{"key": "a b"}]}}, "mybox.variants[0].key", "Write 'a-b'"),
         ({"mybox": {"variants": [{"patterns": ["A"]}] * 2}}, "mybox.variants", "twice"),
-        ({"mybox": {"variants": [{"patterns": ["A"], "tdp": 3}]}}, "mybox.variants[0].tdp", "tdp_w"),
         ({"My-Box": {"patterns": ["A"]}}, "My-Box", "lower case"),
         ({"skip": {"patterns": ["A"]}}, "skip", "none of accel"),
         ({"a100x4": {"patterns": ["A"]}}, "a100x4", "would mean two platforms"),
@@ -227,26 +179,23 @@ def test_a_wrong_entry_names_its_place_and_what_is_valid(extra, place, says):
 
 def test_reads_the_tables_of_a_pyproject(tmp_path):
     pyproject = tmp_path / "pyproject.toml"
-    assert user_platforms(pyproject) == {}
+    assert project_table(pyproject) == {}
     pyproject.write_text("[project]\nname = 'other'\n")
-    assert user_platforms(pyproject) == {}
+    assert project_table(pyproject) == {}
     pyproject.write_text("[tool.pytest-accel.platforms.mybox]\npatterns = ['A']\n")
-    assert load_catalogue(user_platforms(pyproject)).devices["mybox"].title == "mybox"
+    assert load_catalogue(project_table(pyproject)).devices["mybox"].title == "mybox"
     pyproject.write_text("[tool.pytest-accel]\nplatforms = 3\n")
     with pytest.raises(CatalogueError, match="not a table"):
-        user_platforms(pyproject)
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(CatalogueError, match=r"cannot be read: Is a directory\. Move it away\."):
-        user_platforms(tmp_path / "folder")
+        project_table(pyproject)
     pyproject.write_text("[tool.pytest-accel\n")
-    with pytest.raises(CatalogueError, match=r"pyproject\.toml"):
-        user_platforms(pyproject)
+    with pytest.raises(CatalogueError, match=r"pyproject\.toml: .* Correct the file\."):
+        project_table(pyproject)
 
 
-def test_importing_reads_nothing_and_imports_no_parser():
+def test_importing_reads_nothing_and_imports_no_driver():
     code = (
         "import sys, pytest_accel.platforms.catalogue, pytest_accel.platforms.machine;"
-        "print([name for name in ('tomllib', 'difflib', 'pynvml', 'torch', 'numpy', 'pytest') if name in sys.modules])"
+        "print([name for name in ('difflib', 'pynvml', 'torch', 'numpy', 'pytest') if name in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
@@ -261,7 +210,6 @@ def test_importing_reads_nothing_and_imports_no_parser():
         ({"memory_gb": 40, "dtypes": ("bf16",)}, "gh200 a100 h200 mi250 l40s", "v100 t4 l4 gc200 cpu a100x4"),
         ({"memory_gb": 16, "dtypes": ("fp16",)}, "v100 t4 rtx6000 mi250 h100", "gc200 cpu"),
         ({"memory_gb": 16, "dtypes": ("half",)}, "v100 t4 rtx6000 mi250 h200", "gc200 cpu"),
-        ({"dtypes": ("single", "half")}, "v100 a100 mi250 gc200", "cpu"),
         ({"dtypes": ("tf32", "bf16")}, "a100 l4 mi300x", "mi250 v100"),
         ({"memory_gb": 40, "devices": (1, 4)}, "a100 a100x4 gh200x4", "a100x2 a100x8 a100x4n2 gh200x4n2"),
         ({"devices": (8,), "nodes": 2}, "gh200x4n2 h100x4n2", "h100x8 h100x8n2 gh200x4"),
@@ -275,17 +223,10 @@ def test_needs_select_every_platform_that_has_them(catalogue, needs, selected, o
     assert not set(others.split()) & found
 
 
-def test_projects_own_platform_is_selected_too():
-    box = {"patterns": ["A40"], "memory_gb": 48, "dtypes": ["bf16", "fp16"], "shapes": ["x4"]}
-    catalogue = load_catalogue({"mybox": box, "dumb": {"patterns": ["B"]}})
-    assert "mybox" in catalogue.matching(Accelerators(memory_gb=40, dtypes=("bf16",)))
-    assert "myboxx4" in catalogue.matching(Accelerators(memory_gb=40, devices=(4,)))
-    assert "mybox" not in catalogue.matching(Accelerators(dtypes=("tf32",)))
-    assert "dumb" not in catalogue.matching(Accelerators(memory_gb=1))
-
-
 def test_needs_that_no_platform_has_are_an_error(catalogue):
-    with pytest.raises(PlatformNameError, match=r"has accelerators\(memory_gb=999\)\. Ask for less, or add"):
+    with pytest.raises(
+        PlatformNameError, match=r"has Accelerators\(memory_gb=999, .*\. Ask for less, or add"
+    ):
         catalogue.matching(Accelerators(memory_gb=999))
 
 
@@ -295,7 +236,6 @@ def test_needs_that_no_platform_has_are_an_error(catalogue):
         ({"dtypes": ("bf8",)}, "'bf8' is not one of fp64, fp32"),
         ({"devices": (3,), "nodes": 2}, "devices=3 do not divide evenly over nodes=2"),
         ({"devices": ()}, "do not divide evenly"),
-        ({"devices": (0,)}, "devices=0"),
     ],
 )
 def test_wrong_needs_are_refused(needs, complaint):
@@ -305,9 +245,7 @@ def test_wrong_needs_are_refused(needs, complaint):
 
 # --- names ------------------------------------------------------------------------------------------
 
-DEVICES = ["gh200", "a100", "rtx6000", "rtx6000ada", "mi250", "mi300x", "gc200", "l4", "l40s", "cpu"]
-device_names = st.from_regex(r"[a-z][a-z0-9_xn]{0,7}", fullmatch=True)
-names = st.builds(PlatformName, device_names, per_node=st.integers(1, 999), nodes=st.integers(1, 20_000))
+DEVICES = ["gh200", "a100", "rtx6000", "rtx6000ada", "mi300x", "l4", "cpu"]
 
 
 @pytest.mark.parametrize(
@@ -317,40 +255,25 @@ names = st.builds(PlatformName, device_names, per_node=st.integers(1, 999), node
         ("a100x4", PlatformName("a100", 4)),
         ("gh200x4n2", PlatformName("gh200", 4, 2)),
         ("gh200n2", PlatformName("gh200", 1, 2)),
-        ("cpu", PlatformName("cpu")),
-        ("cpux2", PlatformName("cpu", 2)),
         ("rtx6000", PlatformName("rtx6000")),
         ("rtx6000x4", PlatformName("rtx6000", 4)),
         ("mi300x", PlatformName("mi300x")),
-        ("mi300xx8", PlatformName("mi300x", 8)),
         ("mi300xx8n2", PlatformName("mi300x", 8, 2)),
-        ("mi250x8", PlatformName("mi250", 8)),
     ],
 )
-@pytest.mark.parametrize("devices", [DEVICES, None], ids=["known devices", "no list"])
-def test_reads_the_names_of_the_catalogue(text, expected, devices):
-    assert parse_name(text, devices) == expected
+def test_reads_the_names_of_the_catalogue(text, expected):
+    assert parse_name(text, DEVICES) == expected
     assert str(expected) == text
     assert expected.devices == expected.per_node * expected.nodes
-
-
-@given(st.text(max_size=12))
-def test_any_text_is_a_canonical_name_or_an_error(text):
-    name = parse_or_none(text)
-    assert name is None or str(name) == text
 
 
 @pytest.mark.parametrize(
     ("text", "remedy"),
     [
         ("a100x1", "Write a100."),
-        ("a100n1", "Write a100."),
         ("a100x4n1", "Write a100x4."),
-        ("a100x1n2", "Write a100n2."),
         ("a100x0", "Write a100."),
         ("a100x04", "Write a100x4."),
-        ("a100n02", "Write a100n2."),
-        ("a100x4n00", "Write a100x4."),
         ("A100", "there is no such platform"),
         ("", "there is no such platform"),
         ("a100x4n2!", "there is no such platform"),
@@ -362,11 +285,3 @@ def test_a_bad_name_says_what_to_write(text, remedy):
         parse_name(text, DEVICES)
     assert remedy in str(caught.value)
     assert repr(text) in str(caught.value)
-    assert isinstance(caught.value, ValueError)
-
-
-def parse_or_none(text):
-    try:
-        return parse_name(text)
-    except PlatformNameError:
-        return None

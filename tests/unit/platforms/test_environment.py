@@ -11,7 +11,7 @@ import torch as real_torch
 from torch._inductor import config as inductor
 
 from pytest_accel.platforms.catalogue import DetectedDevice
-from pytest_accel.platforms.environment import cudnn_version, read_environment, torch_facts
+from pytest_accel.platforms.environment import read_environment, torch_facts
 from pytest_accel.platforms.host import HostFiles
 from pytest_accel.stats.environment import REDACTED
 
@@ -62,7 +62,7 @@ def host(tmp_path):
         for name, text in (files or {}).items():
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).write_text(text, encoding="utf-8")
-        return {"files": HostFiles(root=tmp_path), "environ": environ}
+        return {"files": HostFiles(root=tmp_path), "environ": environ, "cpu_model": "Example CPU"}
 
     return build
 
@@ -70,7 +70,7 @@ def host(tmp_path):
 class TestDevice:
     def test_identity_is_the_device_and_context_its_settings(self, driver, host):
         driver(**ANSWERS)
-        read = read_environment(H200, cpu_model="Example CPU", **host())
+        read = read_environment(H200, **host())
         assert read.identity == {
             "device_count": "1",
             "device_memory_gb": "140",
@@ -91,21 +91,18 @@ class TestDevice:
         assert settings.items() <= read.context.items()
         assert "application_sm_clock_mhz" not in read.context  # this driver does not answer
 
-    @pytest.mark.parametrize("name", sorted(ANSWERS))
-    def test_any_error_of_nvml_only_loses_its_own_fields(self, driver, nvml_error, host, name):
-        driver(**ANSWERS)
-        whole = read_environment(H200, **host())
-        package = driver(**ANSWERS | {name: nvml_error()})
-        read = read_environment(H200, **host())
-        lost = (whole.identity.keys() | whole.context.keys()) - (read.identity.keys() | read.context.keys())
-        assert len(lost) <= {"nvmlDeviceGetHandleByUUID": 7, "nvmlDeviceGetMaxClockInfo": 2}.get(name, 1)
+    def test_an_error_of_nvml_loses_only_its_own_field(self, driver, host):
+        package = driver(**ANSWERS | {"nvmlDeviceGetEccMode": OSError()})
+        context = read_environment(H200, **host()).context
+        assert "ecc" not in context
+        assert context["mig_mode"] == "off"
         assert package.calls[-1] == "nvmlShutdown"
 
 
 class TestCpu:
     def test_identity_is_the_model_the_architecture_and_the_threads(self, host):
-        identity = read_environment(threads=1, cpu_model="Neoverse-V2", **host()).identity
-        assert identity == {"architecture": os.uname().machine, "cpu_model": "Neoverse-V2", "threads": "1"}
+        identity = read_environment(threads=1, **host()).identity
+        assert identity == {"architecture": os.uname().machine, "cpu_model": "Example CPU", "threads": "1"}
 
     @pytest.mark.parametrize(
         ("limit", "quota"), [("50000 100000", "0.5"), ("400000 100000", None), ("max 100000", None)]
@@ -136,7 +133,7 @@ class TestSoftware:
     def test_versions_come_from_metadata_without_an_import(self):
         code = (
             "import sys; from pytest_accel.platforms.environment import read_environment as r;"
-            "c = r(threads=1).context; print(c['python'], c['kernel']);"
+            "c = r(threads=1, cpu_model='x').context; print(c['python'], c['kernel']);"
             "print(sorted({'torch', 'torchvision', 'timm', 'numpy', 'pynvml'} & set(sys.modules)))"
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -185,63 +182,41 @@ class TestSoftware:
             "max_autotune": "on",
         }
 
-    @pytest.mark.parametrize(
-        ("number", "version"),
-        [(91002, "9.10.2"), (90100, "9.1.0"), (8902, "8.9.2"), (7605, "7.6.5"), (0, "")],
-    )
-    def test_cudnn_versions(self, number, version):
-        assert cudnn_version(number) == version
-
 
 class TestContainer:
     @pytest.mark.parametrize(
         ("files", "environ", "told"),
         [
             ({}, {}, {}),
-            ({".dockerenv": ""}, {}, {"container_runtime": "docker"}),
-            (
-                {".dockerenv": ""},
-                {"KUBERNETES_SERVICE_HOST": "10.0.0.1"},
-                {"container_runtime": "kubernetes"},
-            ),
-            ({}, {"container": "systemd-nspawn"}, {"container_runtime": "systemd-nspawn"}),
+            ({".dockerenv": ""}, {}, {"runtime": "docker"}),
+            ({".dockerenv": ""}, {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, {"runtime": "kubernetes"}),
             (
                 {
-                    "run/.containerenv": 'engine="podman-4.9"\nname="bench"\nimage="registry.example/x/torch:2.10"\n'
+                    "run/.containerenv": 'engine="podman-4.9"\nname="bench"\nimage="registry.example/torch:2"\n'
                 },
                 {"container": "podman"},
-                {
-                    "container_runtime": "podman-4.9",
-                    "container_name": "bench",
-                    "container_image": "registry.example/x/torch:2.10",
-                },
+                {"runtime": "podman-4.9", "name": "bench", "image": "registry.example/torch:2"},
             ),
-            ({"run/.containerenv": ""}, {"container": "podman"}, {"container_runtime": "podman"}),
+            ({"run/.containerenv": ""}, {"container": "podman"}, {"runtime": "podman"}),
             (
                 {},
-                {"APPTAINER_CONTAINER": "/images/torch.sif", "APPTAINER_NAME": "torch.sif"},
                 {
-                    "container_runtime": "apptainer",
-                    "container_image": "/images/torch.sif",
-                    "container_name": "torch.sif",
+                    "APPTAINER_CONTAINER": "/torch.sif",
+                    "APPTAINER_NAME": "torch",
+                    "SINGULARITY_CONTAINER": "/torch.sif",
                 },
+                {"runtime": "apptainer", "image": "/torch.sif", "name": "torch"},
             ),
-            (
-                {},
-                {"SINGULARITY_CONTAINER": "/images/torch.sif"},
-                {"container_runtime": "singularity", "container_image": "/images/torch.sif"},
-            ),
-            (
-                {".dockerenv": ""},
-                {"NVIDIA_PRODUCT_NAME": "PyTorch", "NVIDIA_PYTORCH_VERSION": "24.12"},
-                {"container_runtime": "docker", "nvidia_container": "PyTorch 24.12"},
-            ),
-            ({}, {"NVIDIA_PRODUCT_NAME": "CUDA"}, {"nvidia_container": "CUDA"}),
+            ({}, {"SINGULARITY_CONTAINER": "/torch.sif"}, {"runtime": "singularity", "image": "/torch.sif"}),
         ],
     )
     def test_what_the_environment_tells(self, host, files, environ, told):
         context = read_environment(**host(files, **environ)).context
-        assert {name: value for name, value in context.items() if "container" in name} == told
+        assert {name[10:]: value for name, value in context.items() if name.startswith("container_")} == told
+
+    def test_an_image_of_nvidia_tells_its_product(self, host):
+        environ = {"NVIDIA_PRODUCT_NAME": "PyTorch", "NVIDIA_PYTORCH_VERSION": "24.12"}
+        assert read_environment(**host(**environ)).context["nvidia_container"] == "PyTorch 24.12"
 
     def test_an_image_tells_the_name_it_was_built_with(self, host):
         """Docker and Kubernetes tell none; a commit and a digest are told by their beginning."""
@@ -249,7 +224,6 @@ class TestContainer:
             "name": "registry.example/bench:0.1.0",
             "revision": "0a09a39c" * 5,
             "base": f"registry.example/pytorch@sha256:{'4f' * 32}",
-            "version": 3,
             "base_os": "unknown field",
         }
         environ = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
@@ -262,11 +236,7 @@ class TestContainer:
             "image_base": "registry.example/pytorch@sha256:4f4f4f4f4f4f",
         }
 
-    @pytest.mark.parametrize(
-        "text",
-        ["", "{", "[]", '{"name": 3}', '{"name": " "}', "[" * 100_000, '{"name": "' + "x" * 20_000],
-        ids=["empty", "cut", "list", "number", "blank", "deep", "long"],
-    )
+    @pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"name": 3}'])
     def test_a_file_that_names_no_image_is_none(self, host, text):
         context = read_environment(**host({"etc/pytest-accel-image.json": text})).context
         assert not [name for name in context if "image" in name]

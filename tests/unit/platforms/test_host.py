@@ -5,8 +5,6 @@ import os
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pytest_accel.platforms import host, machine
 from pytest_accel.platforms.host import DeviceAffinity, Topology
@@ -37,20 +35,16 @@ def make_pci(root, bus_id, *, numa_node, cpus):
     write(root / f"sys/bus/pci/devices/{bus_id}/local_cpulist", cpus)
 
 
-@given(st.frozensets(st.integers(0, 300)))
-def test_lists_are_read_as_they_are_written(numbers):
-    assert host.parse_list(host.format_list(numbers)) == numbers
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"), [("0-3,8", {0, 1, 2, 3, 8}), ("", set()), (" 5\n", {5}), ("?", set())]
-)
-def test_lists_of_the_kernel(text, expected):
-    assert host.parse_list(text) == expected
+@pytest.mark.parametrize(("text", "numbers"), [("0-3,8", {0, 1, 2, 3, 8}), ("", set()), ("5", {5})])
+def test_lists_of_the_kernel(text, numbers):
+    assert host.parse_list(text) == numbers
+    assert host.format_list(numbers) == text
+    assert host.parse_list("?") == set()
 
 
 def test_nodes_and_cores_of_a_host_with_two_sockets(tmp_path):
-    files = make_sys(tmp_path, ["0-1,4-5", "2-3,6-7"], siblings=["0,4", "1,5", "2,6", "3,7"])
+    """A node without CPUs is none, as the HBM of a Grace Hopper."""
+    files = make_sys(tmp_path, ["0-1,4-5", "2-3,6-7", ""], siblings=["0,4", "1,5", "2,6", "3,7"])
     assert host.topology(files) == Topology(
         nodes=(frozenset({0, 1, 4, 5}), frozenset({2, 3, 6, 7})),
         cores=tuple(map(frozenset, ({0, 4}, {1, 5}, {2, 6}, {3, 7}))),
@@ -115,12 +109,7 @@ def test_usable_cpus_are_within_the_quota(tmp_path, monkeypatch, limit, expected
     assert host.usable_cpus(host.HostFiles(root=tmp_path)) == expected
 
 
-def test_a_node_without_cpus_is_none(tmp_path):
-    """As the HBM of a Grace Hopper."""
-    assert host.topology(make_sys(tmp_path, ["0-71", ""])).nodes == (frozenset(range(72)),)
-
-
-@pytest.mark.parametrize("spelling", ["0000:c1:00.0", "00000000:C1:00.0", "00000000:c1:00.0\n"])
+@pytest.mark.parametrize("spelling", ["0000:c1:00.0", "00000000:C1:00.0"])
 def test_a_device_on_the_bus_is_near_its_local_cpus(tmp_path, spelling):
     make_pci(tmp_path, "0000:c1:00.0", numa_node=1, cpus="2-3,6-7")
     assert host.pci_affinity(spelling, host.HostFiles(root=tmp_path)) == DeviceAffinity(

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from pytest_accel.platforms.catalogue import load_catalogue
 from pytest_accel.stats.quantities import si
 from pytest_accel.storage.references import linked_figures, read_published
-from tests.support.claims import FORMULAS, Claim, claim_follows, claims_of, computed_claim
+from tests.support.claims import Claim, claim_follows, claims_of, computed_claim
 
 ROOT = Path(__file__).parents[3]
 SOURCES = {source.source.key: source for source in read_published(ROOT / "baselines" / "published")}
@@ -189,5 +189,3 @@ def test_the_page_says_what_the_files_and_the_code_do():
     assert f"{len(FIGURES)} figures and {len(CLAIMS)} claims, {false} of which do not follow" in PAGE
     for flag, meaning in FLAGS.items():
         assert f"| `{flag}` | {meaning} |" in PAGE
-    for formula in FORMULAS.values():
-        assert f"| `{formula.signature}` | {formula.meaning} |" in PAGE

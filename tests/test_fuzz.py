@@ -15,5 +15,5 @@ def test_exception_of_python_is_a_fault(monkeypatch, tmp_path):
     def read(_source, _folder):
         int("x")
 
-    monkeypatch.setitem(fuzz.READERS, "options", (read, (ValueError,)))
-    assert isinstance(fuzz.run(0, "options", tmp_path), ValueError)
+    monkeypatch.setitem(fuzz.READERS, "project", (read, (ValueError,)))
+    assert isinstance(fuzz.run(0, "project", tmp_path), ValueError)

@@ -13,9 +13,8 @@ from pytest_accel.commands import registry
 from pytest_accel.commands.registry import Argument, argument, command
 from pytest_accel.report.baselines import ShownBenchmark, shown, shown_json
 from pytest_accel.report.markdown import render_proposal
-from pytest_accel.report.terminal import fitted
 from pytest_accel.stats.quantities import counted, did_you_mean, inert, parse_tolerance, printable
-from pytest_accel.stats.run import both_keys, node_id_of
+from pytest_accel.stats.run import node_id_of
 from pytest_accel.storage import baseline_edits
 from pytest_accel.storage.baselines import BaselineFile, BaselineStore
 from pytest_accel.storage.results import read_results
@@ -30,7 +29,7 @@ _PLATFORM: Argument = argument(
 _REASON: Argument = argument(
     "--reason", default="", metavar="TEXT", help="write the change, with this reason in the ledger"
 )
-registry.GROUPS["baseline"] = "Show and check baselines, add runs to them, edit them."
+registry.add_group("baseline", "Show and check baselines, add runs to them, edit them.")
 
 
 @command(
@@ -60,7 +59,7 @@ def show(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(shown_json(stored), indent=2))
     else:
-        print("\n".join([*shown(stored), *_tolerance_of_project()]))
+        print("\n".join(shown(stored)))
     return 0
 
 
@@ -80,13 +79,6 @@ def _stored(args: argparse.Namespace) -> tuple[BaselineStore, Sequence[BaselineF
             f"No baseline in {folder / store.platform(args.platform)} matches -k {args.keyword!r}."
         )
     return store, files, wanted
-
-
-def _tolerance_of_project() -> list[str]:
-    project = registry.find_project(Path.cwd())
-    given = project.ini.get("accel_tolerance", "auto")  # auto is what is stored
-    text = f"accel_tolerance = {given} in {project.file} goes before stored tolerances."
-    return [] if given == "auto" else fitted([text])
 
 
 def _check(folder: Path) -> int:
@@ -138,7 +130,6 @@ def accept(args: argparse.Namespace) -> int:
     print("\n".join([*found.done, *(f"REFUSED  {line}" for line in found.refused)]))
     if not args.reason.strip():
         print('Nothing was written. Write it with --reason "...".')
-        print("--markdown prints which baselines should move, and why.")
     return 1 if found.refused else 0
 
 
@@ -172,8 +163,6 @@ def edit(args: argparse.Namespace) -> int:
         store, files, _edit(args, files), reason=args.reason, at=_now(), wanted=wanted
     )
     print("\n".join(lines or ["There is nothing to change."]))
-    if args.tolerance is not None:
-        print("".join(f"{line}\n" for line in _tolerance_of_project()), end="")
     if lines and not args.reason.strip():
         print('Nothing was changed. Write it with --reason "...".')
     return 0
@@ -199,12 +188,10 @@ def _tolerance(text: str) -> baseline_edits.Tolerance:
 def _keys_of(name: str, files: Sequence[BaselineFile]) -> set[str]:
     """Return the keys of an id, or of a name that only one benchmark has."""
     stored = {key for file in files for key in file.benchmarks}
-    if keys := stored & {name, *both_keys(name)}:
-        return keys
     ids = {node_id_of(key) for key in stored}
-    same = sorted(each for each in ids if each.endswith(f"::{name}"))
-    if len(same) == 1:
-        return _keys_of(same[0], files)
+    same = sorted(each for each in ids if each == name or each.endswith(f"::{name}"))
+    if keys := {key for key in stored if name == key or same == [node_id_of(key)]}:
+        return keys
     hint = f" Write {' or '.join(same)}." if same else did_you_mean(name, ids)
     raise ValueError(f"--remove {name}: no baseline has it.{hint}")
 

@@ -12,19 +12,19 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_accel.commands.registry import argument, command, parsed
 from pytest_accel.commands.runner import (
     INTERRUPTED,
-    Console,
     InterruptedRunError,
     Job,
     Runner,
     describe_exit,
     last_lines,
     runner_environment,
+    say,
     stops_noted,
 )
 from pytest_accel.commands.worker import DOES_NOT_FIT, list_arguments, step_arguments
@@ -34,7 +34,7 @@ from pytest_accel.stats.quantities import counted, parse_count, parse_seconds, s
 
 _MAX_JOBS = 8  # unless more are asked for: each takes gigabytes of the host and of the device
 _CORES_PER_JOB = 2
-_THREADS, _CACHE, _ADDOPTS = "TORCHINDUCTOR_COMPILE_THREADS", "TORCHINDUCTOR_CACHE_DIR", "PYTEST_ADDOPTS"
+_THREADS, _CACHE = "TORCHINDUCTOR_COMPILE_THREADS", "TORCHINDUCTOR_CACHE_DIR"
 _AGAIN = "failed, and is tried again alone"
 _TUNED = "*/*.best_config"  # the variant of a kernel that torch's autotuner chose
 
@@ -60,22 +60,22 @@ _TUNED = "*/*.best_config"  # the variant of a kernel that torch's autotuner cho
 def compile_(args: argparse.Namespace) -> int:
     """Compile benchmarks ahead, several side by side.
 
-    Each is built and runs one step. Exit status 1 where one fails.
+    Each is built and runs one step. Exit status 1 where one fails. What follows -- goes to pytest.
     """
-    if {"--co", "--collect-only"} & {*args.for_pytest}:
-        raise ValueError("--collect-only after -- would build nothing. Leave it out.")
     cores = max(1, int(usable_cpus()))
     jobs = args.jobs or max(1, min(_MAX_JOBS, cores // _CORES_PER_JOB))
     # torch would start a compiling process for every core in every job.
     environ = {_THREADS: str(max(1, cores // jobs)), **runner_environment()}
+    # Without options that write files: nothing here is a result.
+    for_pytest = rank_arguments([*shlex.split(environ.pop("PYTEST_ADDOPTS", "")), *args.for_pytest])
     with tempfile.TemporaryDirectory(prefix="accel-compile-") as folder, stops_noted() as signals:
-        runner = Runner(signals=signals, console=Console(sys.stderr), environ=environ)
+        runner = Runner(signals=signals, environ=environ)
         work = _Compilation(folder=Path(folder), runner=runner, jobs=jobs, timeout_s=args.timeout)
         try:
-            return work.run(args.for_pytest)
+            return work.run(for_pytest)
         except InterruptedRunError:
             total = counted(work.total, "benchmark")
-            runner.console.say(f"interrupted after {len(work.built)} of {total}. What was compiled stays.")
+            say(f"interrupted after {len(work.built)} of {total}. What was compiled stays.")
             return INTERRUPTED
 
 
@@ -105,41 +105,39 @@ class _Compilation:
             self._build(others, arguments, at_once=self.jobs)
         left = [name for name in (*others, *distributed) if name not in self.built]
         self._build(left, arguments, at_once=1)
-        if self.runner.signals:
-            raise InterruptedRunError
-        self._summarize(time.monotonic() - begun_s)
-        return 0 if all(self.built.values()) else 1
+        failed = [name for name, is_built in self.built.items() if not is_built]
+        took = seconds(time.monotonic() - begun_s)
+        built = self.total - len(failed)
+        say(f"{counted(self.total, 'benchmark')}: {built} built, {len(failed)} failed; {took}")
+        say(f"torch keeps what it compiles in {self.cache} ({_CACHE})")
+        for name in failed:
+            say(f"by hand: pytest {shlex.quote(name)} --benchmark-disable")
+        return 1 if failed else 0
 
     def _list(self, for_pytest: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
         """Return distributed benchmarks, the others, and pytest's arguments for one of them."""
         file, log = self.folder / "list.json", self.folder / "list.log"
-        # Without options that write files: a list is no result.
-        added = rank_arguments(shlex.split(self.runner.environ.get(_ADDOPTS, "")))
-        runner = replace(self.runner, environ={**self.runner.environ, _ADDOPTS: shlex.join(added)})
-        words = ["-m", "pytest", *list_arguments(file), *rank_arguments(for_pytest)]
-        status = runner.run([sys.executable, *words], log, title="collecting", timeout_s=self.timeout_s)
-        found = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"benchmarks": []}
-        if status not in (0, 5) or not found["benchmarks"]:
+        words = [sys.executable, "-m", "pytest", *list_arguments(file), *for_pytest]
+        say("collecting")
+        status, _ = self.runner.run(Job(name="pytest", command=words, log=log), self.timeout_s)
+        if status not in (0, 5) or not file.exists():
             sys.stderr.write(log.read_text(encoding="utf-8", errors="replace"))
-            if status not in (0, 5):
-                raise ValueError("pytest could not collect; see above.")
+            raise ValueError("pytest could not collect; see above.")
+        found = json.loads(file.read_text(encoding="utf-8"))
+        if not found["distributed"] and not found["others"]:
             raise ValueError(
                 "no benchmark was found that this machine can run. Name what to compile after --: bench_suites -m h200."
             )
-        distributed = [each["node_id"] for each in found["benchmarks"] if each["distributed"]]
-        others = [each["node_id"] for each in found["benchmarks"] if not each["distributed"]]
-        return distributed, others, found["arguments"]
+        return found["distributed"], found["others"], found["arguments"]
 
     def _build(self, node_ids: Sequence[str], arguments: Sequence[str], *, at_once: int) -> None:
-        title = f"compiling, {at_once} side by side" if at_once > 1 else "compiling, one after the other"
+        if node_ids:
+            say(f"compiling, {at_once} side by side" if at_once > 1 else "compiling, one after the other")
         jobs = []
         for number, node_id in enumerate(node_ids):
             words = (sys.executable, "-m", "pytest", *step_arguments(node_id), *arguments)
             jobs.append(Job(name=node_id, command=words, log=self.folder / f"{at_once}-{number}.log"))
-        # What is in the variable is among the arguments.
-        environ = {name: value for name, value in self.runner.environ.items() if name != _ADDOPTS}
-        runner, say = replace(self.runner, environ=environ), self.runner.console.say
-        running = runner.run_all(jobs, at_once=at_once, timeout_s=self.timeout_s, title=title)
+        running = self.runner.run_all(jobs, at_once=at_once, timeout_s=self.timeout_s)
         try:
             with closing(running):
                 for job, status, took_s in running:
@@ -163,16 +161,6 @@ class _Compilation:
             with suppress(OSError):  # another command cleans up, too
                 if chosen.stat().st_mtime >= self.begun_at:
                     chosen.unlink()
-
-    def _summarize(self, took_s: float) -> None:
-        say, failed = self.runner.console.say, [name for name, is_built in self.built.items() if not is_built]
-        say(
-            f"{counted(self.total, 'benchmark')}: {self.total - len(failed)} built, {len(failed)} failed; {seconds(took_s)}"
-        )
-        hint = "" if self.runner.environ.get(_CACHE) else f"; {_CACHE} names a folder that outlives a job"
-        say(f"torch keeps what it compiles in {self.cache}{hint}")
-        if failed:
-            say(f"by hand: pytest {shlex.quote(failed[0])} --benchmark-disable")
 
 
 def _outcome(status: int | None, *, alone: bool) -> str:

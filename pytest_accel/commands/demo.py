@@ -7,7 +7,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Collection
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,7 +15,8 @@ from pytest_accel.commands.runner import runner_environment
 from pytest_accel.report.terminal import fitted, line_text
 from pytest_accel.stats.gate import Outcome
 from pytest_accel.stats.quantities import si
-from pytest_accel.stats.results import Ending, Result, Status
+from pytest_accel.stats.results import Ending, Result
+from pytest_accel.storage.results import read_results
 
 # A step that computes would be slower by the load of the moment; a sleep keeps its length, in every process.
 FILES = {
@@ -38,8 +38,6 @@ accel_budget = 500ms
 accel_tolerance = 20%
 """,
 }
-# By the sessions
-_WRITTEN = {"baselines", "report.html", ".accel", ".benchmarks", ".pytest_cache", "__pycache__"}
 
 
 @command(
@@ -64,20 +62,23 @@ def demo(args: argparse.Namespace) -> int:
     shown = shlex.quote(str(folder))
     _say(f"{shown} has one benchmark, test_demo.py, and its settings, pytest.ini.\n")
     print(f"$ cd {shown}")
-    missing = [name for name in ("jinja2", "plotly") if find_spec(name) is None]
-    page = () if missing else ("--accel-report=report.html",)
-    record, slow = ("--accel-record=3",), ("--accel-slowdown=50%", *page)
+    has_page = all(map(find_spec, ("jinja2", "plotly")))
+    slow = ("--accel-slowdown=50%", *(["--accel-report=report.html"] if has_page else []))
     steps = (
-        ("Three runs, each in a fresh process, become the baseline.", record, {Ending.RECORDED}),
+        (
+            "Three runs, each in a fresh process, become the baseline.",
+            ("--accel-record=3",),
+            {Ending.RECORDED},
+        ),
         ("The benchmark is measured again and judged against it.", (), {Outcome.OK, Outcome.IMPROVED}),
         ("Every step takes twice as long: the test fails.", slow, {Outcome.REGRESSED}),
     )
-    missed = [
-        text for text, options, expected in steps if not _ends_as_expected(folder, text, options, expected)
-    ]
-    if missing:
-        _say(f"\nThe HTML page of a session needs {' and '.join(missing)}: pip install {' '.join(missing)}")
-    else:
+    missed = []
+    for text, options, expected in steps:
+        _say(f"\n# {text}")
+        if _pytest(folder, options).status not in expected:
+            missed.append(text)
+    if has_page:
         _say(f"\nThe page of the last session, for a browser: {shlex.quote(str(folder / 'report.html'))}")
     if missed:
         _say(
@@ -95,32 +96,17 @@ def _say(text: str) -> None:
     print("\n".join(fitted(text.split("\n"))), flush=True)
 
 
-def _ends_as_expected(
-    folder: Path, text: str, options: tuple[str, ...], expected: Collection[Status]
-) -> bool:
-    """Run a session, and once more where it ended otherwise."""
-    _say(f"\n# {text}")
-    if _pytest(folder, options).status in expected:
-        return True
-    _say("\n# Not as expected: this machine was busier in one session than in the other. Once more:")
-    return _pytest(folder, options).status in expected
-
-
 def _write_project(folder: Path) -> None:
-    """Write the files of the project; what an earlier demo left there is removed, and files of others are refused."""
-    there = {path.name: path for path in folder.iterdir()} if folder.is_dir() else {}
-    ours = [name for name in FILES if name in there]
-    changed = [name for name in ours if there[name].read_bytes() != FILES[name].encode()]
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is no folder. Name a new one.")
-    if others := sorted({*there} - FILES.keys() - _WRITTEN) + changed:
-        raise ValueError(f"{folder} has files of yours: {', '.join(others)}. Name a new folder.")
-    if there and not FILES.keys() & there.keys():
-        files = ", ".join(sorted(there))
-        raise ValueError(f"{folder} has files that no demo wrote: {files}. Name a new folder.")
-    for name in ("baselines", ".accel"):
-        shutil.rmtree(folder / name, ignore_errors=True)
+    """Write the files of the project into a new folder, or into that of an earlier demo."""
+
+    def is_ours(name: str) -> bool:
+        return (folder / name).is_file() and (folder / name).read_bytes() == FILES[name].encode()
+
     try:
+        if folder.exists() and any(folder.iterdir()) and not all(map(is_ours, FILES)):
+            raise ValueError(f"{folder} has files that no demo wrote. Name a new folder.")
+        for name in ("baselines", ".accel"):
+            shutil.rmtree(folder / name, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in FILES.items():
             (folder / name).write_text(text, encoding="utf-8")
@@ -133,22 +119,21 @@ def _write_project(folder: Path) -> None:
 def _pytest(folder: Path, options: tuple[str, ...]) -> Result:
     """Run pytest there, print its command and verdict, and return its result; ValueError where it measured nothing."""
     from pytest_accel.session.summary import pytest_command
-    from pytest_accel.storage.history import History
 
     interpreter = [sys.executable, "-m", "pytest"]
     named = pytest_command() if pytest_command() == ["pytest"] else interpreter  # the folder is another
     print(f"$ {shlex.join([*named, *options])}", flush=True)
     # Settings of the reader's own project would move the baselines, or judge otherwise.
     environ = {name: value for name, value in runner_environment().items() if not name.startswith("PYTEST_")}
-    history = History(folder / ".accel" / "history.sqlite")
-    before = history.path.exists() and history.sessions()
-    done = subprocess.run(  # noqa: S603 - our own
-        [*interpreter, *options], cwd=folder, env=environ, capture_output=True, text=True, check=False
-    )
-    if before == (history.path.exists() and history.sessions()):
+    file = folder.resolve() / ".accel" / "results.json"
+    file.unlink(missing_ok=True)
+    command = [*interpreter, *options, f"--accel-json={file}"]
+    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)  # noqa: S603 - our own
+    results = read_results(file).results if file.exists() else ()
+    if not results:
         print(done.stdout + done.stderr, end="")
         raise ValueError("pytest measured nothing; its output is above.")
-    result = history.latest().results[0]
+    result = results[0]
     throughput = f"{si(result.throughput)} {result.unit}/s" if result.throughput else "not measured"
     for line in result.lines:
         if line.status is not None:

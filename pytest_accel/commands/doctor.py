@@ -22,8 +22,6 @@ from pytest_accel.platforms.machine import Machine
 from pytest_accel.report.terminal import fitted, wrapped
 from pytest_accel.stats.quantities import counted, gibibytes, printable
 
-WARNED = "Measuring works; figures may be noisier, or of another kind"
-
 
 @command(
     argument(
@@ -41,8 +39,8 @@ def doctor(args: argparse.Namespace) -> int:
     catalogue, baselines = registry.project_catalogue(), registry.baselines_folder(args)
     # In a thread: a driver that hangs is what this command is to report.
     detected = checks.Check(DEVICES, "a driver", partial(this_machine.detect, catalogue))
-    without = Machine(cpu=this_machine.find_cpu(), problems=("devices are not listed",))
     findings = checks.examine(data=registry.data_folder(args), baselines=baselines)
+    without = Machine(cpu=this_machine.find_cpu(), problems=("devices are not listed",))
     machine, late = detected.wait(checks.DEVICES_LIMIT_S, without)  # after it: both limits run at once
     findings = (*late, *findings)
     if args.json:
@@ -124,21 +122,19 @@ def verdict(findings: Sequence[Finding]) -> str:
     counts = [counted(len(problems), "problem")] if problems else []
     counts += [counted(len(warnings), "warning")] if warnings else []
     named = (f"{finding.of} {finding.subject}".strip() for finding in problems or warnings)
-    meaning = "Do not measure before this is put right" if problems else WARNED
+    works = "Measuring works; figures may be noisier, or of another kind"
+    meaning = "Do not measure before this is put right" if problems else works
     return f"{', '.join(counts)}. {meaning}: {', '.join(dict.fromkeys(named))}."
 
 
 def _merged(findings: Sequence[Finding]) -> list[Finding]:
     """Merge findings that differ only in the number of their device (`GPU 0-2,5`), and sort them by subject."""
-    alike: dict[Finding, list[int]] = {}
-    subjects = list(dict.fromkeys(finding.subject for finding in findings))
+    alike: dict[Finding, list[str]] = {}
+    subjects = [finding.subject for finding in findings]
     for finding in sorted(findings, key=lambda each: subjects.index(each.subject)):
         kind, _, number = finding.of.rpartition(" ")
-        if number.isdecimal():
-            alike.setdefault(replace(finding, of=kind), []).append(int(number))
-        else:
-            alike[finding] = []
+        alike.setdefault(replace(finding, of=kind), []).append(number)
     return [
-        replace(finding, of=f"{finding.of} {format_list(numbers)}") if numbers else finding
+        replace(finding, of=f"{finding.of} {format_list(map(int, numbers))}") if finding.of else finding
         for finding, numbers in alike.items()
     ]

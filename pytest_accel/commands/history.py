@@ -38,6 +38,7 @@ _LISTED_SESSIONS = 20
         "--import",
         dest="imported",
         nargs="+",
+        default=[],
         type=Path,
         metavar="FILE",
         help="add sessions: files that --accel-json wrote",
@@ -56,20 +57,18 @@ def history(args: argparse.Namespace) -> int:
     """List sessions, show the past of a benchmark, find changes."""
     from pytest_accel.storage.history import History
 
-    # `history show NAME` is `history NAME`.
-    args.name = " ".join(args.name[args.name[:1] in (["show"], ["list"]) :])
-    if args.changes and args.imported:
-        raise ValueError("--changes and --import are two actions. Name one of them.")
+    args.name = " ".join(args.name)
     if args.fail and not args.changes:  # it would be green whatever happened
         raise ValueError("--fail goes with --changes.")
     opened = History(required_history(args))
+    for session in [read_results(path) for path in args.imported]:  # all, before anything is written
+        is_new = opened.append(session)
+        print(inert(f"{printable(session.session)}  {'added' if is_new else 'was there already'}"))
     if args.changes:
         return _changes(opened, args)
     if args.imported:
-        for session in [read_results(path) for path in args.imported]:  # all, before anything is written
-            is_new = opened.append(session)
-            print(inert(f"{printable(session.session)}  {'added' if is_new else 'was there already'}"))
-    elif args.name or args.platform:
+        return 0
+    if args.name or args.platform:
         _show(opened, args)
     else:
         _list(opened, args)
@@ -111,10 +110,10 @@ def _changes(history: History, args: argparse.Namespace) -> int:
 
     chosen = _chosen(history, args)
     found: list[tuple[history_text.Shift, ...]] = []
-    short: list[int] = []  # sessions of each series in which nothing can be found
+    short = 0  # series in which nothing can be found
     for platform, key in chosen:
         points = history.series(key, platform, args.limit or SEASON)
-        short += [len(points)] if len(points) < MIN_VALUES else []
+        short += len(points) < MIN_VALUES
         found.append(history_text.shifts(points, environment))
         often = history_text.recurring([point.is_slow for point in points])
         if found[-1] or often:
@@ -122,8 +121,7 @@ def _changes(history: History, args: argparse.Namespace) -> int:
             print("\n".join([*lines, *([f"  {often}"] if often else []), ""]))
     print(f"{sum(map(bool, found))} of {counted(len(chosen), 'benchmark')} changed")
     if short:
-        longest = f"it has {max(short)}" if len(short) == 1 else f"they have {max(short)} at most"
-        print(f"{len(short)} too short to say: change points need {MIN_VALUES} sessions, and {longest}")
+        print(f"{short} too short to say: change points need {MIN_VALUES} sessions")
     return int(args.fail and any(shift.change.relative < 0 for each in found for shift in each))
 
 

@@ -37,16 +37,13 @@ def normalized(name: str) -> str:
 def copy_package(name: str, folder: Path) -> None:
     """Copy one package as its RECORD lists it, by hard links where possible; ValueError says why it cannot be swapped."""
     package = metadata.distribution(name)
-    origin = json.loads(package.read_text("direct_url.json") or "{}")
-    if origin.get("dir_info", {}).get("editable"):
-        raise ValueError(f"{name} is an editable install, which cannot be copied")
     root, copied = Path(str(package.locate_file(""))), False
     for file in package.files or ():
         source, target = root / file, folder / file
         if file.is_absolute() or ".." in file.parts or not source.is_file():  # scripts; compiled files of pip
             continue
         if len(file.parts) == 1 and file.suffix == ".pth":
-            raise ValueError(f"{name} has {file}, which works in site-packages only")
+            raise ValueError(f"{name} has {file}, as an editable install, which works in site-packages only")
         target.parent.mkdir(parents=True, exist_ok=True)
         if len(file.parts) == 2 and file.name == "__init__.py" and not source.stat().st_size:
             target.write_text(_SHARED_PACKAGE, encoding="utf-8")

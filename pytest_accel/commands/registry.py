@@ -9,8 +9,6 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -25,23 +23,21 @@ from pytest_accel.storage.files import relative_path
 CommandFunction = Callable[[argparse.Namespace], int]
 Argument = tuple[tuple[str, ...], dict[str, Any]]  # of argparse's `add_argument`
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
-    name: tuple[str, ...]  # `baseline show` has two words
-    run: CommandFunction
-    arguments: tuple[Argument, ...]
-    example: str  # what follows `pytest-accel`
-    runs_pytest: bool = False  # what follows `--` goes to pytest
-
-    @property
-    def help(self) -> str:
-        """The first line of the docstring, which fits a line of the list of commands."""
-        return (self.run.__doc__ or "").splitlines()[0]
+PARSER = argparse.ArgumentParser(
+    prog="pytest-accel",
+    description="Accelerator benchmarks as tests.",
+    epilog="pytest itself measures: `pytest --accel-record` stores a baseline, `pytest` judges against it. "
+    "`pytest-accel COMMAND --help` ends with an example.",
+)
+PARSER.set_defaults(parser=PARSER)
+COMMANDS: dict[tuple[str, ...], argparse.ArgumentParser] = {}  # `baseline show` has two words
+_SUBPARSERS = {"": PARSER.add_subparsers(metavar="COMMAND")}  # by the first of two words
 
 
-COMMANDS: dict[tuple[str, ...], Command] = {}
-GROUPS: dict[str, str] = {}  # help of the first of two words
+def add_group(name: str, about: str) -> None:
+    parser = _SUBPARSERS[""].add_parser(name, help=about, description=about)
+    parser.set_defaults(parser=parser)
+    _SUBPARSERS[name] = parser.add_subparsers(metavar="COMMAND")
 
 
 def command(
@@ -50,10 +46,19 @@ def command(
     """Register a function as the command of its name, or as the second word of a group."""
 
     def register(run: CommandFunction) -> CommandFunction:
-        words = tuple(filter(None, (group, name or run.__name__)))
-        COMMANDS[words] = Command(
-            name=words, run=run, arguments=arguments, example=example, runs_pytest=runs_pytest
+        text = run.__doc__ or ""
+        parser = _SUBPARSERS[group].add_parser(
+            name or run.__name__,
+            help=text.splitlines()[0],
+            description=text,
+            epilog=f"example: pytest-accel {example}",
+            allow_abbrev=False,  # as pytest's own options: `--isolat` is a mistake
         )
+        for names, options in arguments:
+            parser.add_argument(*names, **options)
+        called = tuple(filter(None, (group, name or run.__name__)))
+        parser.set_defaults(run=run, called=called, parser=parser, runs_pytest=runs_pytest)
+        COMMANDS[called] = parser
         return run
 
     return register
@@ -90,39 +95,39 @@ KEYWORD: Argument = argument(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Project:
-    """What a session of pytest started in the same folder would begin with."""
-
-    root: Path  # node ids, baselines and the history are relative to it
-    ini: Mapping[str, str]  # accel_* alone
-    file: str  # its name, for errors
-
-
 def baselines_folder(args: argparse.Namespace) -> Path:
     """Return the folder that `--baselines` names, else the one of a session started here."""
-    path, origin = _locate("baselines", args.baselines)
-    if path is None:
-        raise ValueError(f"{origin} names no folder of baselines. Name one with --baselines.")
-    return path
+    return _located("baselines", args.baselines) or Path()
 
 
 def history_file(args: argparse.Namespace) -> Path | None:
     """Return the file that `--history` names, else the one of a session started here; None where none is kept."""
-    return _locate("history", args.history)[0]
+    return _located("history", args.history)
 
 
 def required_history(args: argparse.Namespace) -> Path:
-    """Return the history file, or raise ValueError where none is kept."""
-    path, origin = _locate("history", args.history)
-    if path is None:
-        raise ValueError(f"no history is kept here: {origin} says off. Name the file with --history.")
-    return path
+    """Return the history file; ValueError where none is kept."""
+    if path := history_file(args):
+        return path
+    raise ValueError("no history is kept here: accel_history is off. Name the file with --history.")
 
 
 def data_folder(args: argparse.Namespace) -> Path | None:
     """Return the folder that `--data` names, else that of a session started here; None where there is none."""
-    return _locate("data", args.data)[0]
+    return _located("data", args.data)
+
+
+def _located(name: str, given: str | None) -> Path | None:
+    """Return the path of a setting; None where it is off."""
+    here = Path.cwd()
+    if given:
+        return relative_path(here, Path(given).expanduser())
+    option, (root, ini) = next(each for each in OPTIONS if each.name == name), find_project(here)
+    text = ini.get(option.key) or getattr(Settings(), option.field) or ""
+    value = option.parse(os.environ.get(option.variable, text))
+    # A variable names data from where pytest is called, as in a session.
+    base = here if name == "data" and option.variable in os.environ else root
+    return relative_path(here, base / Path(value).expanduser()) if value else None
 
 
 def by_keyword(expression: str) -> Callable[[str], bool]:
@@ -134,56 +139,22 @@ def by_keyword(expression: str) -> Callable[[str], bool]:
         compiled = grammar.Expression.compile(expression)
     except (refusal, SyntaxError, ValueError) as error:
         raise ValueError(f"-k {expression!r} is no expression: {error}. Write it as pytest's -k.") from None
-
-    def wanted(name: str) -> bool:
-        def is_in(word: str, /, **_: str | int | bool | None) -> bool:
-            return word.lower() in name.lower()
-
-        return compiled.evaluate(is_in)
-
-    return wanted
-
-
-def _locate(name: str, given: str | None) -> tuple[Path | None, str]:
-    """Return the path of a setting, None where it is off, and who says so."""
-    option = next(each for each in OPTIONS if each.name == name)
-    here = base = Path.cwd()
-    try:
-        if given:
-            value, origin = option.read(given, f"--{name}"), f"--{name}"
-        else:
-            project = find_project(here)
-            base = project.root
-            if option.variable in os.environ:
-                value, origin = option.read(os.environ[option.variable], option.variable), option.variable
-                base = here if name == "data" else base  # as in a session
-            elif text := project.ini.get(option.key):
-                value, origin = option.read(text, project.file), project.file
-            else:
-                value, origin = getattr(Settings(), option.field), "the default"
-    except pytest.UsageError as error:
-        raise ValueError(str(error)) from None
-    return (relative_path(here, base / Path(value).expanduser()) if value else None), origin
+    return lambda name: compiled.evaluate(lambda word, /, **_: word.lower() in name.lower())
 
 
 def project_catalogue() -> Catalogue:
     """Return the catalogue with the platforms of the project."""
-    return load_catalogue(project_table(find_project(Path.cwd()).root / "pyproject.toml"))
+    return load_catalogue(project_table(find_project(Path.cwd())[0] / "pyproject.toml"))
 
 
-def find_project(start: Path) -> Project:
+def find_project(start: Path) -> tuple[Path, Mapping[str, str]]:
     """Return the root directory and the accel_* values that pytest finds when it is started in `start`."""
-    arguments: dict[str, object] = {
-        "inifile": None,
-        "override_ini": None,  # since pytest 9
-        "args": [],
-        "rootdir_cmd_arg": None,
-        "invocation_dir": start,
-    }
-    known = signature(determine_setup).parameters
     search: Any = determine_setup
+    since_9 = {"override_ini": None} if pytest.version_tuple >= (9,) else {}
     try:
-        root, path, found, *_ = search(**{name: value for name, value in arguments.items() if name in known})
+        root, _, found, *_ = search(
+            inifile=None, args=[], rootdir_cmd_arg=None, invocation_dir=start, **since_9
+        )
     except (
         *(pytest.UsageError, pytest.fail.Exception),  # what pytest reports itself
         *(OSError, ValueError, TypeError, AttributeError),  # what it stumbles over: [tool] pytest = 3
@@ -194,4 +165,4 @@ def find_project(start: Path) -> Project:
         ) from None
     # A value is a ConfigValue since pytest 9.
     ini = {key: str(getattr(each, "value", each)) for key, each in found.items() if key.startswith("accel_")}
-    return Project(root=root, ini=ini, file=path.name if path else "the ini file")
+    return root, ini

@@ -18,7 +18,7 @@ from pytest_accel.report.verdicts import VERDICTS
 from pytest_accel.stats.causes import lost
 from pytest_accel.stats.gate import LOSSES
 from pytest_accel.stats.quantities import counted, did_you_mean, parse_fixed_tolerance, printable, seconds
-from pytest_accel.stats.results import Result, SessionResults
+from pytest_accel.stats.results import Result
 from pytest_accel.storage.comparison import Comparison, read_sources
 from pytest_accel.storage.comparison import compare as compared
 from pytest_accel.storage.files import write_atomic
@@ -78,19 +78,21 @@ def compare(args: argparse.Namespace) -> int:
 def _status(found: Comparison) -> int:
     """Return the exit status; a comparison that judged nothing, or misses benchmarks, is not green."""
     statuses = Counter(each.judgement.status for each in found.judged)
-    regressed = sum(each.judgement.outcome in LOSSES for each in found.judged)
-    counts = {
-        "regressed or unstable": regressed,
+    judged = statuses["judged"] + statuses["same-runs"]
+    faults = {
+        "regressed or unstable": sum(each.judgement.outcome in LOSSES for each in found.judged),
         "failed or went unmeasured": statuses["failed"],
         "missing from the later set (choose what both have with -k)": statuses["missing"],
-        "not judged, for the reasons above": statuses["not-judged"],
     }
-    judged = statuses["judged"] + statuses["same-runs"]
-    is_green = judged and not (regressed or statuses["failed"] or statuses["missing"])
+    is_green = judged and not any(faults.values())
     if not is_green or statuses["not-judged"]:
-        words = [f"{judged} judged", *(f"{number} {what}" for what, number in counts.items() if number)]
-        end = "" if is_green else ", so the check fails"
-        print(f"--fail-on-regression: {', '.join(words)}{end}", file=sys.stderr)
+        counts = {
+            "judged": judged or "0",
+            **faults,
+            "not judged, for the reasons above": statuses["not-judged"],
+        }
+        words = ", ".join(f"{number} {what}" for what, number in counts.items() if number)
+        print(f"--fail-on-regression: {words}{'' if is_green else ', so the check fails'}", file=sys.stderr)
     return 0 if is_green else 1
 
 
@@ -172,11 +174,16 @@ def report(args: argparse.Namespace) -> int:
 
     Of results in a file, or of the history's newest session.
     """
-    history = registry.history_file(args)
-    session = _session(args, history)
-    output = Path(args.output)
-    if output.is_dir():
-        raise ValueError(f"{output} is a folder. Name a file: -o {output / 'report.html'}")
+    if args.results and args.session:
+        raise ValueError("RESULTS.json and --session are two sessions. Name one of them.")
+    output, history = Path(args.output), registry.history_file(args)
+    if args.results:
+        session = read_results(Path(args.results))
+    else:
+        from pytest_accel.storage.history import History
+
+        kept = History(registry.required_history(args))
+        session = kept.session(args.session) if args.session else kept.latest()
     try:
         if output.suffix.lower() == ".md":
             write_atomic(output, render_summary(session))
@@ -187,14 +194,3 @@ def report(args: argparse.Namespace) -> int:
         raise ValueError(f"{output} cannot be written: {why}. Name another file with -o.") from None
     print(f"{output}: {counted(len(session.results), 'benchmark')} of session {printable(session.session)}")
     return 0
-
-
-def _session(args: argparse.Namespace, history: Path | None) -> SessionResults:
-    if args.results and args.session:
-        raise ValueError("RESULTS.json and --session are two sessions. Name one of them.")
-    if args.results:
-        return read_results(Path(args.results))
-    from pytest_accel.storage.history import History
-
-    kept = History(history or registry.required_history(args))
-    return kept.session(args.session) if args.session else kept.latest()

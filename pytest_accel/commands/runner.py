@@ -1,4 +1,4 @@
-"""Subprocesses of commands: output in a log, progress on the console, an orderly end on Ctrl-C and time limits."""
+"""Subprocesses of commands: output in a log, an orderly end on Ctrl-C and time limits."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ import math
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
+import sys
 import time
-from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TextIO
 
 from pytest_accel.distributed.processes import exit_words, signal_group, signals_noted, tail
 from pytest_accel.report.markdown import STEP_SUMMARY
-from pytest_accel.stats.quantities import printable, seconds
+from pytest_accel.stats.quantities import printable
 
 INTERRUPTED = 2  # pytest's exit status
 _POLL_S = 0.1
@@ -37,37 +36,8 @@ class InterruptedRunError(Exception):
     """Ctrl-C or SIGTERM; the subprocess has ended."""
 
 
-class Console:
-    """Progress: one live line on a terminal; in a log, a line for each topic and one a minute."""
-
-    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
-        self._stream = stream
-        self._clock = clock
-        self._live = stream.isatty()
-        self._topic = ""
-        self._shown_s = clock()
-
-    def show(self, topic: str, detail: str = "") -> None:
-        line = f"{topic} | {detail}" if detail else topic
-        if self._live:
-            width = shutil.get_terminal_size().columns - 1
-            self._write(f"\r\x1b[K{line[:width]}")
-        elif topic != self._topic or self._clock() - self._shown_s >= 60:
-            self._write(f"{line}\n")
-            self._shown_s = self._clock()
-        self._topic = topic
-
-    def say(self, line: str) -> None:
-        self.clear()
-        self._write(f"{line}\n")
-
-    def clear(self) -> None:
-        if self._live:
-            self._write("\r\x1b[K")
-
-    def _write(self, text: str) -> None:
-        self._stream.write(text)
-        self._stream.flush()
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def last_lines(log: Path, lines: int = 8) -> list[str]:
@@ -95,75 +65,48 @@ def runner_environment() -> dict[str, str]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     name: str
-    command: tuple[str, ...]
+    command: Sequence[str]
     log: Path
-
-
-@dataclass(slots=True, kw_only=True)
-class _Running:
-    job: Job
-    process: subprocess.Popen[bytes]
-    begun_s: float
-    stops: deque[tuple[signal.Signals, float]] = field(default_factory=lambda: deque(_STOPS))
-    patience_s: float = 0.0  # until when the last signal has time
-    is_late: bool = False
-
-    def is_over(self, now_s: float) -> bool:
-        return self.process.poll() is not None or (not self.stops and now_s >= self.patience_s)
-
-    def stop(self, now_s: float, *, hurry: bool = False) -> None:
-        """Send the next signal once the last one had its time; a second Ctrl-C does not wait for that."""
-        if self.stops and not self.is_over(now_s) and (hurry or now_s >= self.patience_s):
-            number, patience_s = self.stops.popleft()
-            signal_group(self.process.pid, number)
-            self.patience_s = now_s + patience_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runner:
-    signals: Sequence[int]  # that were noted
-    console: Console
+    signals: list[int]  # that were noted
     environ: Mapping[str, str] = field(default_factory=runner_environment)
 
-    def run(
-        self, command: Sequence[str], log: Path, *, title: str, timeout_s: float = math.inf
-    ) -> int | None:
-        """Return the exit status of one command, as `run_all` does."""
-        job = Job(name=title, command=tuple(command), log=log)
-        ((_, status, _),) = self.run_all([job], title=title, timeout_s=timeout_s)
-        return status
+    def run(self, job: Job, timeout_s: float = math.inf) -> tuple[int | None, float]:
+        """Return exit status and seconds; the status is None after `timeout_s`, negative for the signal that killed it.
+
+        Nothing of it is left running, neither then nor after InterruptedRunError.
+        """
+        if self.signals:
+            raise InterruptedRunError
+        begun_s = time.monotonic()
+        process = self._start(job)
+        try:
+            while process.poll() is None and not self.signals and time.monotonic() - begun_s < timeout_s:
+                _wait(process)
+            was_ended = process.poll() is None
+            if was_ended:
+                self._stop(process, job)
+        finally:
+            signal_group(process.pid, signal.SIGKILL)  # its own subprocesses
+        if self.signals:
+            raise InterruptedRunError
+        return None if was_ended else process.returncode, time.monotonic() - begun_s
 
     def run_all(
-        self, jobs: Sequence[Job], *, title: str, timeout_s: float, at_once: int = 1
+        self, jobs: Sequence[Job], *, timeout_s: float, at_once: int
     ) -> Generator[tuple[Job, int | None, float]]:
-        """Yield jobs as they end, with exit status and seconds; None for one ended after `timeout_s`.
-
-        The status is negative for the signal that killed it. Nothing is left running after InterruptedRunError or `close`.
-        """
-        waiting, running = deque(jobs), list[_Running]()
-        try:
-            while waiting or running:
-                if self.signals:
-                    self.console.say(f"interrupted: waiting for what is running to end ({len(running)})")
-                    raise InterruptedRunError
-                while waiting and len(running) < at_once:
-                    job = waiting.popleft()
-                    running.append(_Running(job=job, process=self._start(job), begun_s=time.monotonic()))
-                self.console.show(title, _detail(running, len(waiting), time.monotonic()))
-                with suppress(subprocess.TimeoutExpired):
-                    running[0].process.wait(_POLL_S)
-                for each in list(running):
-                    each.is_late = each.is_late or time.monotonic() - each.begun_s > timeout_s
-                    if each.is_late:
-                        each.stop(time.monotonic())
-                    if each.is_over(time.monotonic()):
-                        running.remove(each)
-                        signal_group(each.process.pid, signal.SIGKILL)  # its own subprocesses
-                        status = None if each.is_late else each.process.returncode
-                        yield each.job, status, time.monotonic() - each.begun_s
-        finally:
-            self._end(running)
-            self.console.clear()
+        """Yield jobs as they end, with what `run` returns."""
+        with ThreadPoolExecutor(at_once) as pool:
+            try:
+                running = {pool.submit(self.run, job, timeout_s): job for job in jobs}
+                for done in as_completed(running):
+                    yield running[done], *done.result()
+            except BaseException:
+                self.signals.append(signal.SIGTERM)  # whatever ends us ends the others
+                raise
 
     def _start(self, job: Job) -> subprocess.Popen[bytes]:
         with job.log.open("wb") as output:
@@ -182,23 +125,17 @@ class Runner:
                     f"{shlex.join(job.command[:3])} ... cannot be started: {error.strerror}. Try it by hand."
                 ) from None
 
-    def _end(self, running: Sequence[_Running]) -> None:
-        """Stop all of them at once."""
-        heard = len(self.signals)
-        while left := [each for each in running if not each.is_over(time.monotonic())]:
-            hurry, heard = len(self.signals) != heard, len(self.signals)
-            for each in left:
-                each.stop(time.monotonic(), hurry=hurry)
-            with suppress(subprocess.TimeoutExpired):
-                left[0].process.wait(_POLL_S)
-        for each in running:
-            signal_group(each.process.pid, signal.SIGKILL)
+    def _stop(self, process: subprocess.Popen[bytes], job: Job) -> None:
+        """Send one signal after the other; a second Ctrl-C does not wait for what the last one does."""
+        if self.signals:
+            say(f"interrupted: waiting for {job.name} to end")
+        for number, patience_s in _STOPS:
+            heard, until_s = len(self.signals), time.monotonic() + patience_s
+            signal_group(process.pid, number)
+            while process.poll() is None and len(self.signals) == heard and time.monotonic() < until_s:
+                _wait(process)
 
 
-def _detail(running: Sequence[_Running], waiting: int, now_s: float) -> str:
-    if now_s - running[0].begun_s < 1:
-        return ""
-    if len(running) == 1:
-        return " ".join([seconds(now_s - running[0].begun_s), *last_lines(running[0].job.log, 1)])
-    names = ", ".join(each.job.name.rpartition("::")[2] for each in running)
-    return f"{waiting} waiting, {names}"
+def _wait(process: subprocess.Popen[bytes]) -> None:
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_POLL_S)

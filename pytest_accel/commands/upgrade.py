@@ -10,18 +10,24 @@ import re
 import secrets
 import shlex
 import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
-from pytest_accel.commands import runner
 from pytest_accel.commands.overlay import normalized, overlay_variables
 from pytest_accel.commands.registry import argument, command, parsed
-from pytest_accel.commands.runner import Console, InterruptedRunError, Runner
+from pytest_accel.commands.runner import (
+    INTERRUPTED,
+    InterruptedRunError,
+    Job,
+    Runner,
+    describe_exit,
+    last_lines,
+    say,
+    stops_noted,
+)
 from pytest_accel.commands.worker import exclude_arguments
 from pytest_accel.report.comparison import JUDGED, screen, upgrade_results
 from pytest_accel.report.markdown import append_step_summary, render_summary
@@ -38,11 +44,11 @@ from pytest_accel.storage.results import read_results, write_results
 _FINISHED = (0, 1)  # pytest's exit statuses: all passed, some failed
 _BROKEN = 3  # pytest's status of an internal error
 # This command sets them, or each process would overwrite the file, or both environments would be slowed.
-_REFUSED = (
+_REFUSED = {
     *(f"--accel-{name}" for name in ("record", "update", "reason", "baselines", "json", "history")),
     *("--accel-missing-baseline", "--accel-report", "--accel-slowdown"),
     *("--benchmark-json", "--junitxml", "--junit-xml"),
-)
+}
 
 
 @command(
@@ -55,13 +61,7 @@ _REFUSED = (
     argument("new", metavar="NEW", help="the new environment, in the same way"),
     argument(
         "--blocks",
-        type=parsed(
-            parse_count(
-                paired.MIN_BLOCKS,
-                paired.MAX_BLOCKS,
-                f"Each has {RUNS_PER_BLOCK} processes, and one alone fails nothing.",
-            )
-        ),
+        type=parsed(parse_count(paired.MIN_BLOCKS, paired.MAX_BLOCKS)),
         default=paired.DEFAULT_BLOCKS,
         metavar="N",
         help=f"at most N blocks of four processes (old new new old, then new old old new); default {paired.DEFAULT_BLOCKS}",
@@ -81,41 +81,55 @@ _REFUSED = (
 def upgrade(args: argparse.Namespace) -> int:
     """Measure an old and a new environment in alternation.
 
-    Exit status 1 where something got slower or is lost.
+    Exit status 1 where something got slower or is lost. What follows -- goes to pytest.
     """
-    _refuse_arguments(args.for_pytest)
+    for option in _REFUSED & {each.partition("=")[0] for each in args.for_pytest}:
+        raise ValueError(
+            f"{option} after --: leave it out. All results go into the folder of --keep, and `pytest-accel report` makes the "
+            "page of any of them. To slow one environment: 'env PYTEST_ADDOPTS=--accel-slowdown=10% CMD'."
+        )
     environments = {"old": environment_of("OLD", args.old), "new": environment_of("NEW", args.new)}
-    with runner.stops_noted() as signals:
+    with stops_noted() as signals:
         work = _Upgrade(
             environments=environments,
             folder=_new_folder(args.keep),
             blocks=args.blocks,
             arguments=tuple(args.for_pytest),
-            runner=Runner(signals=signals, console=Console(sys.stderr)),
+            runner=Runner(signals=signals),
         )
         try:
-            isolation = None if args.isolate is None else _prepare_isolation(work, args.isolate)
+            isolation = None if args.isolate is None else _Isolation(work, args.isolate)
             work.measure()
             if isolation:
                 isolation.measure()
             return work.report()
         except InterruptedRunError:
-            text, status = "interrupted.", runner.INTERRUPTED
+            text, status = "interrupted.", INTERRUPTED
         except _UnfinishedError as error:
             text, status = str(error), error.status
         if any(each.verdict for each in work.progress().values()):
             work.report(status)
-    work.say(f"{text}\nResults and logs are in {work.shown}.")
+    say(f"{text}\nResults and logs are in {work.shown}.")
     return status
 
 
 class _UnfinishedError(Exception):
-    """A process that did not finish, with the exit status of the command."""
+    """A process that left no results, with the most common causes."""
 
-    def __init__(self, text: str, status: int, brief: str) -> None:
-        super().__init__(text)
-        self.status = status
-        self.brief = brief  # the error itself, or how it ended
+    def __init__(self, environment: UpgradeEnvironment, status: int | None, log: Path) -> None:
+        what = (
+            "nothing was measured there" if status in _FINISHED else f"pytest {describe_exit(status)} there"
+        )
+        self.status = 1 if status in _FINISHED else status if status in (2, 4, 5) else _BROKEN
+        self.brief = _error_in(log) or f"{what} ({log.name})"
+        end = "\n".join(f"    {line}" for line in last_lines(log))
+        here, kept = Path.cwd(), log.parent
+        super().__init__(
+            f"{environment.shown}: {what}. {log.name} ends with:\n{end}\n"
+            "It needs pytest-accel (the checkout or wheel that is installed here, there or in the image), and both this folder "
+            f"and that of the results under the same names: podman and docker take --volume {here}:{here} --volume "
+            f"{kept}:{kept} --workdir {here}, apptainer --bind {here},{kept} --pwd {here}."
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +146,7 @@ class _Upgrade:
     tolerances: Mapping[str, float] = field(default_factory=dict)  # in place of their own
     left_out: tuple[str, ...] = ()  # benchmarks
     timeout_s: float = math.inf  # of one process
-    parts: list[_Upgrade] = field(default_factory=list)  # of the isolation
+    durations_s: list[float] = field(default_factory=list)  # of all processes, those of the isolation too
     isolated: list[paired.IsolatedComponent] = field(default_factory=list)
 
     @property
@@ -144,7 +158,10 @@ class _Upgrade:
             if self.sessions and not any(each.is_open for each in self.progress().values()):
                 return
             self._measure_block(block)
-            self.say(f"{self.title}after block {block}: {self._summary()}")
+            if not self.title:  # a verdict at the tolerance of a loss is none
+                known = [each for each in self.progress().values() if each.status is not Ending.SKIPPED]
+                words = counts("open" if each.is_open else word(each.shown_status) for each in known)
+                say(f"after block {block}: {words or 'no benchmark'} ({seconds(sum(self.durations_s))})")
 
     def _measure_block(self, block: int) -> None:
         for place in range(1, RUNS_PER_BLOCK + 1):
@@ -167,19 +184,17 @@ class _Upgrade:
         environment = self.environments[slot.side]
         if environment.python_path:  # an ini file's `pythonpath` would go before it: one code on both sides
             ours += ["-o", "pythonpath="]
-        if excluded := list(dict.fromkeys([*self.left_out, *excluded])):
+        if excluded := [*self.left_out, *excluded]:
             ours += exclude_arguments(stem.with_suffix(".excluded"), excluded)
         place = f"{slot.place}/{RUNS_PER_BLOCK} {environment.name.lower()}"
         title = f"{self.title}block {slot.block} of {self.blocks}, {place}"
-        title += f": {counted(len(wanted), 'benchmark')}" if wanted else ""
+        say(title + (f": {counted(len(wanted), 'benchmark')}" if wanted else ""))
         # Ours before the user's own: those may end in paths after `--`.
         command = environment.python("-m", "pytest", *ours, *self.arguments)
-        status = self.runner.run(command, log, title=title, timeout_s=self.timeout_s)
-        if self.runner.signals:
-            raise InterruptedRunError
+        status, _ = self.runner.run(Job(name=log.stem, command=command, log=log), self.timeout_s)
         session = read_results(results) if results.exists() else None
         if session is None or session.exit_status not in _FINISHED:
-            raise _unfinished(environment, status, log)
+            raise _UnfinishedError(environment, status, log)
         for other in self.sessions.values():
             if other.version != session.version:
                 raise ValueError(
@@ -187,21 +202,10 @@ class _Upgrade:
                     "in both: otherwise the plugin's own upgrade is measured as well."
                 )
         self.sessions[slot] = session
+        self.durations_s.append(session.duration_s)
 
     def progress(self) -> dict[str, paired.PairedBenchmark]:
         return paired.follow(self.sessions, self.blocks, self.tolerances)
-
-    def _summary(self) -> str:
-        known = [each for each in self.progress().values() if each.status is not Ending.SKIPPED]
-        done = "decided" if self.tolerances else ""  # a verdict at the tolerance of a loss is none
-        words = counts("open" if each.is_open else done or word(each.shown_status) for each in known)
-        return f"{words or 'no benchmark'} ({seconds(sum(self.durations_s))})"
-
-    @property
-    def durations_s(self) -> list[float]:
-        """Of all processes."""
-        own = [each.duration_s for each in self.sessions.values()]
-        return [*own, *(each for part in self.parts for each in part.durations_s)]
 
     def report(self, status: int | None = None) -> int:
         """Print the comparison, write upgrade.json and upgrade.md, and return the exit status."""
@@ -216,7 +220,7 @@ class _Upgrade:
         write_results(self.folder / "upgrade.json", found)
         write_atomic(self.folder / "upgrade.md", page)
         if problem := append_step_summary(os.environ, page):
-            self.say(problem)
+            say(problem)
         headline = headline_of(found).text if is_judged else "Nothing was judged, so the check fails"
         print(
             *screen(found),
@@ -227,35 +231,12 @@ class _Upgrade:
         )
         return status
 
-    def say(self, line: str) -> None:
-        self.runner.console.say(line)
-
-
-def _unfinished(environment: UpgradeEnvironment, status: int | None, log: Path) -> _UnfinishedError:
-    """Return the error of a process that left no results, with the most common causes."""
-    ended_well = status in _FINISHED
-    what = "nothing was measured there" if ended_well else f"pytest {runner.describe_exit(status)} there"
-    code = 1 if ended_well else status if status in (2, 4, 5) else _BROKEN
-    end = "\n".join(f"    {line}" for line in runner.last_lines(log))
-    brief = _error_in(log) or f"{what} ({log.name})"
-    here, kept = Path.cwd(), log.parent
-    needs = ""
-    if len(environment.words) > 1:
-        needs = (
-            "\nIt needs pytest-accel (the checkout or wheel that is installed here, there or in the image), and both this folder and "
-            f"that of the results under the same names: podman and docker take --volume {here}:{here} --volume {kept}:{kept} "
-            f"--workdir {here}, apptainer --bind {here},{kept} --pwd {here}."
-        )
-    elif "unrecognized arguments" in end or "No module named" in end:
-        needs = "\nIt needs pytest-accel: install the checkout or wheel that is installed here."
-    return _UnfinishedError(f"{environment.shown}: {what}. {log.name} ends with:\n{end}{needs}", code, brief)
-
 
 def _error_in(log: Path) -> str:
     """Return the last error that pytest or Python shows; empty where there is none."""
     found = re.findall(
         r"^(?:E\s+)?((?:[\w.]+(?:Error|Exception)\b|No module named).*)$",
-        "\n".join(runner.last_lines(log, 1000)),
+        "\n".join(last_lines(log, 1000)),
         re.MULTILINE,
     )
     return str(found[-1]) if found else ""
@@ -264,13 +245,11 @@ def _error_in(log: Path) -> str:
 def _new_folder(named: str | None) -> Path:
     """Return the folder that `--keep` names, else a new one; it is created and empty."""
     name = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
-    root = Path(named) if named else Path("accel-upgrade", name)
+    root = Path(named or Path("accel-upgrade", name))
     try:
         root.mkdir(parents=True, exist_ok=True)
         if any(root.iterdir()):
             raise ValueError(f"--keep {root}: it is not empty. Name a new folder.")
-        if not named:
-            (root.parent / ".gitignore").write_text("*\n", encoding="utf-8")
     except OSError as error:
         raise ValueError(
             f"{root} cannot be written to: {error.strerror}. Name a folder with --keep that can."
@@ -278,26 +257,39 @@ def _new_folder(named: str | None) -> Path:
     return root.resolve()
 
 
-def _refuse_arguments(arguments: Sequence[str]) -> None:
-    for option in (each.partition("=")[0] for each in arguments):
-        if option in _REFUSED:
-            raise ValueError(
-                f"{option} after --: leave it out. All results go into the folder of --keep, and `pytest-accel report` makes the "
-                "page of any of them. To slow one environment: 'env PYTEST_ADDOPTS=--accel-slowdown=10% CMD'."
-            )
-
-
 # --- one package swapped at a time ------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Isolation:
     """Swap one component at a time for the benchmarks that regressed, and measure it both ways."""
 
-    work: _Upgrade
-    components: Sequence[tuple[Change, ...]]
-    is_complete: bool  # all components, whatever one explains
-    variables: Mapping[str, Mapping[str, str]]  # of each environment
+    def __init__(self, work: _Upgrade, wanted: str) -> None:
+        """Read the packages of both environments; ValueError for a name that does not differ."""
+        (work.folder / "isolate").mkdir()
+        found = {
+            side: ask_packages(each, work.runner, work.folder / "isolate" / f"packages-{side}")
+            for side, each in work.environments.items()
+        }
+        old, new = (Environment(identity={}, context=found[side]["packages"]) for side in ("old", "new"))
+        differing = {each.name: each for each in diff(old, new) if each.name != "pytest-accel"}
+        ranks = {title: rank for rank, title in enumerate(TITLES)}
+        components = [
+            tuple(normalized(name.strip()) for name in group.split("+"))
+            for group in wanted.split(",")
+            if group
+        ] or sorted(
+            ((name,) for name in differing),
+            key=lambda names: min(ranks.get(word, len(ranks)) for word in names[0].split("-")),
+        )
+        if not components:
+            raise ValueError("--isolate: both environments have the same packages. Leave it out.")
+        if same := [name for names in components for name in names if name not in differing]:
+            known = ", ".join(sorted(differing)) or "none"
+            raise ValueError(f"--isolate: {same[0]} does not differ. These packages do: {known}.")
+        self.work = work
+        self.components = [tuple(differing[name] for name in names) for names in components]
+        self.is_complete = bool(wanted)  # all components, whatever one explains
+        self.variables = {side: each["variables"] for side, each in found.items()}
 
     def measure(self) -> None:
         work = self.work
@@ -307,9 +299,7 @@ class _Isolation:
             if each.status is Outcome.REGRESSED and each.verdict and each.verdict.slowdown
         }
         if not lost:
-            work.say("nothing regressed: no package is swapped")
-        each_s = fmean(work.durations_s)
-        fewest, most = 2 * RUNS_PER_BLOCK, 2 * RUNS_PER_BLOCK * work.blocks
+            say("nothing regressed: no package is swapped")
         for number, changes in enumerate(self.components, 1):
             wanted = {
                 name: each
@@ -318,10 +308,7 @@ class _Isolation:
             }
             if not wanted:
                 return
-            work.say(
-                f"isolating {number} of {len(self.components)}, {describe(changes)}: {fewest} to {most} processes, about "
-                f"{seconds(fewest * each_s)} to {seconds(most * each_s)}"
-            )
+            say(f"isolating {number} of {len(self.components)}, {describe(changes)}")
             into_old, out_of_new = (self._swap(number, changes, side, wanted) for side in ("old", "new"))
             work.isolated.append(
                 paired.IsolatedComponent(
@@ -346,8 +333,6 @@ class _Isolation:
             tolerances={name: paired.swap_tolerance(each) for name, each in lost.items()},
             left_out=tuple(name for name in work.progress() if name not in lost),
             timeout_s=600 + 5 * max(work.durations_s),  # libraries that do not match may wait for each other
-            parts=[],
-            isolated=[],
         )
         overlay = folder / "packages"
         try:
@@ -361,7 +346,6 @@ class _Isolation:
                 return Swap(impossible=f"{base.shown} does not take {wrong[0]} from PYTHONPATH")
             pair = {"old": base, "new": mixed} if side == "old" else {"old": mixed, "new": base}
             part = replace(part, environments=pair)
-            work.parts.append(part)
             part.measure()
         except _UnfinishedError as error:
             return Swap(rows=part.progress(), impossible=error.brief)
@@ -371,45 +355,15 @@ class _Isolation:
         return Swap(rows=part.progress(), impossible=_error_in(failed) or f"see {failed.name}")
 
 
-def _prepare_isolation(work: _Upgrade, wanted: str) -> _Isolation:
-    """Read the packages of both environments; ValueError for a name that does not differ."""
-    (work.folder / "isolate").mkdir()
-    found = {
-        side: ask_packages(each, work.runner, work.folder / "isolate" / f"packages-{side}")
-        for side, each in work.environments.items()
-    }
-    old, new = (Environment(identity={}, context=found[side]["packages"]) for side in ("old", "new"))
-    differing = {each.name: each for each in diff(old, new) if each.name != "pytest-accel"}
-    ranks = {title: rank for rank, title in enumerate(TITLES)}
-    components = [
-        tuple(normalized(name.strip()) for name in group.split("+")) for group in wanted.split(",") if group
-    ] or sorted(
-        ((name,) for name in differing),
-        key=lambda names: min(ranks.get(word, len(ranks)) for word in names[0].split("-")),
-    )
-    for name in (name for names in components for name in names if name not in differing):
-        why = f"is {old.context[name]} in both" if name in old.context else "is in neither"
-        raise ValueError(f"--isolate: {name} {why}. These differ: {', '.join(sorted(differing)) or 'none'}.")
-    if not components:
-        raise ValueError("--isolate: both environments have the same packages. Leave it out.")
-    return _Isolation(
-        work=work,
-        components=[tuple(differing[name] for name in names) for names in components],
-        is_complete=bool(wanted),
-        variables={side: each["variables"] for side, each in found.items()},
-    )
-
-
 def ask_packages(
     environment: UpgradeEnvironment, processes: Runner, stem: Path, *arguments: str
 ) -> dict[str, Any]:
     answer, log = stem.with_suffix(".json"), stem.with_suffix(".log")
     command = environment.python("-m", "pytest_accel.commands.overlay", str(answer), *arguments)
-    status = processes.run(command, log, title=f"packages of {environment.name}")
-    if processes.signals:
-        raise InterruptedRunError
+    say(f"packages of {environment.name}")
+    status, _ = processes.run(Job(name=log.stem, command=command, log=log))
     if not answer.exists():
-        raise _unfinished(environment, status, log)
+        raise _UnfinishedError(environment, status, log)
     return dict(json.loads(answer.read_text(encoding="utf-8")))
 
 
@@ -455,18 +409,15 @@ def environment_of(name: str, given: str) -> UpgradeEnvironment:
         return UpgradeEnvironment(name=name, words=(str(python),))
     try:
         words = tuple(shlex.split(given))
-    except ValueError as error:
-        raise ValueError(f"{name} {given!r} has {str(error).lower()}. Write it as a shell would.") from None
+    except ValueError:  # a quotation without its end
+        words = ()
     if not words or shutil.which(words[0]) is None:
-        missing = f"there is no program {words[0]!r} here" if words else "it is empty"
-        variable = " $VARIABLES and ~ are the shell's to fill in." if set("$~") & set(given) else ""
         raise ValueError(
-            f"{name} {given!r}: {missing}.{variable} Name a virtual environment, the path of a python, or a "
-            f"command such as 'apptainer exec --nv {name.lower()}.sif'."
+            f"{name} {given!r} cannot be started here. Name a virtual environment, the path of a python, or a command "
+            f"such as 'apptainer exec --nv {name.lower()}.sif'. In it $VARIABLES and ~ are the shell's to fill in."
         )
     found = UpgradeEnvironment(name=name, words=words)
-    if Path(words[0]).name == "env" and (
-        missing_folders := [folder for folder in found.python_path if not Path(folder).exists()]
-    ):
-        raise ValueError(f"{name}: PYTHONPATH names {missing_folders[0]}, which does not exist.")
+    for folder in found.python_path if Path(words[0]).name == "env" else ():
+        if not Path(folder).exists():  # both sides would measure the installed code
+            raise ValueError(f"{name}: PYTHONPATH names {folder}, which does not exist.")
     return found

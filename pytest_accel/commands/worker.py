@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Generator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -83,33 +82,30 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish(session: pytest.Session) -> None:
     if session.config.getoption(_LIST):
         file = Path(session.config.getoption(_LIST))
-        content = {"benchmarks": _benchmarks(session), "arguments": _arguments(session.config, file)}
+        content = {**_benchmarks(session), "arguments": _arguments(session.config, file)}
         file.write_text(json.dumps(content), encoding="utf-8")
 
 
-def _benchmarks(session: pytest.Session) -> list[dict[str, Any]]:
+def _benchmarks(session: pytest.Session) -> dict[str, list[str]]:
     """Return the benchmarks that this machine can run."""
     from pytest_accel.markers import is_benchmark
     from pytest_accel.options import settings_of
     from pytest_accel.session.selection import SELECTION
     from pytest_accel.session.workers import shape_of
 
+    found: dict[str, list[str]] = {"distributed": [], "others": []}
     selection = session.config.stash.get(SELECTION, None)
-    if selection is None:
-        return []
-    places = [(item, selection.choose(item)) for item in session.items if is_benchmark(item)]
-    return [
-        {"node_id": item.nodeid, "distributed": shape_of(platform, settings_of(item)).process_group}
-        for item, platform in places
-        if platform is not None
-    ]
+    for item in filter(is_benchmark, session.items):
+        if selection and (platform := selection.choose(item)):
+            is_distributed = shape_of(platform, settings_of(item)).process_group
+            found["distributed" if is_distributed else "others"].append(item.nodeid)
+    return found
 
 
 def _arguments(config: pytest.Config, file: Path) -> list[str]:
     """Return the session's arguments without ours, without what writes files and without what would measure."""
     from pytest_accel.session.launcher import worker_arguments
 
-    given = without_options(
-        worker_arguments(config)(file.parent), {"--benchmark-only": "none", "--benchmark-enable": "none"}
-    )
+    dropped = ("--benchmark-only", "--benchmark-enable", "--co")
+    given = without_options(worker_arguments(config)(file.parent), dict.fromkeys(dropped, "none"))
     return [word for word in given if word not in list_arguments(file)]

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -45,16 +45,14 @@ def examine(
         Check(host.CPU, "/sys", partial(host.examine_cpus, files, cpus)),
         Check(host.MEMORY, "/proc", partial(host.examine_memory, files)),
         Check(host.NETWORK, "a folder of LD_LIBRARY_PATH", partial(host.examine_network, files, environ)),
-        *(Check(host.DISK, str(each.path), partial(host.examine_folder, each)) for each in folders),
+        *(Check(host.DISK, str(each[1]), partial(host.examine_folder, *each)) for each in folders.items()),
     ]
-    state, found = nvidia.wait(DEVICES_LIMIT_S, gpus.NvidiaState())
+    (listed_gpus, count, cuda), found = nvidia.wait(DEVICES_LIMIT_S, ([], 0, None))
     (amd_gpus, listed), late = others.wait(DEVICES_LIMIT_S, (0, []))
-    found += [*state.findings, *late, *listed]
+    found += [*listed_gpus, *late, *listed]
     if not found:
         found = [DEVICES("device").ok("none: benchmarks of the platform cpu can run, others are skipped")]
-    installed = partial(
-        host.examine_software, files, environ, nvidia=state.gpus, amd=amd_gpus, cuda=state.cuda
-    )
+    installed = partial(host.examine_software, environ, nvidia=count, amd=amd_gpus, cuda=cuda)
     checks.insert(0, Check(host.SOFTWARE, "the installed packages", installed))
     for check in checks:
         checked, late = check.wait(FILES_LIMIT_S, [])
@@ -65,38 +63,35 @@ def examine(
     return (*found, *late, *observed)
 
 
-@dataclass(slots=True)
 class Check(Generic[T]):
     """A call in a daemon thread, begun at once: a lost GPU or a dead file server may block it forever."""
 
-    sheet: Sheet
-    what: str  # does not answer, if it hangs
-    call: Callable[[], T]
-    started_s: float = field(default_factory=time.monotonic)
-    results: list[T] = field(default_factory=list)
-    problems: list[Finding] = field(default_factory=list)
-    done: threading.Event = field(default_factory=threading.Event)
-
-    def __post_init__(self) -> None:
-        threading.Thread(target=self._run, daemon=True).start()
+    def __init__(self, sheet: Sheet, what: str, call: Callable[[], T]) -> None:
+        self._sheet, self._what = sheet, what  # what does not answer, if it hangs
+        self._started_s = time.monotonic()
+        self._answer: Future[T] = Future()
+        threading.Thread(target=self._run, args=(call,), daemon=True).start()
 
     def wait(self, limit_s: float, instead: T) -> tuple[T, list[Finding]]:
         """Return the result; `instead` and a finding if the call raises or takes longer than that since its start."""
-        if self.done.wait(max(0.0, self.started_s + limit_s - time.monotonic())):
-            return (self.results[0] if self.results else instead), self.problems
-        text = f"{self.what} did not answer within {limit_s:g} s"
-        remedy = "Benchmarks would hang there as well: `dmesg` says why a driver or a file server is stuck."
-        return instead, [self.sheet("hangs").problem(text, remedy)]
-
-    def _run(self) -> None:
         try:
-            self.results.append(self.call())
+            return self._answer.result(max(0.0, self._started_s + limit_s - time.monotonic())), []
+        except TimeoutError:
+            text = f"{self._what} did not answer within {limit_s:g} s"
+            remedy = (
+                "Benchmarks would hang there as well: `dmesg` says why a driver or a file server is stuck."
+            )
+            return instead, [self._sheet("hangs").problem(text, remedy)]
         except Exception as error:  # noqa: BLE001 -- one broken check must not cost the others
             text = f"this check failed: {type(error).__name__}: {error}"
             remedy = "Please report it, with this line and `--json`."
-            self.problems.append(self.sheet("doctor").warning(text, remedy))
-        finally:
-            self.done.set()
+            return instead, [self._sheet("doctor").warning(text, remedy)]
+
+    def _run(self, call: Callable[[], T]) -> None:
+        try:
+            self._answer.set_result(call())
+        except Exception as error:  # noqa: BLE001 -- raised again by `wait`
+            self._answer.set_exception(error)
 
 
 def _other_devices(files: HostFiles, environ: Mapping[str, str]) -> tuple[int, list[Finding]]:

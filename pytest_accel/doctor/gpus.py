@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from pytest_accel.doctor.findings import DEVICES, Finding, Sheet
@@ -18,15 +17,6 @@ FOREIGN_BYTES = 128 << 20
 IDLE_BELOW = 0.5  # of the highest clock
 BUSY_PERCENT = 5  # a monitoring agent that queries NVML every second causes less
 NOT_SUPPORTED = "this GPU or its driver does not support it"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NvidiaState:
-    """Findings, and what other checks need: the number of GPUs and the newest CUDA of the driver."""
-
-    findings: tuple[Finding, ...] = ()
-    gpus: int = 0
-    cuda: tuple[int, int] | None = None
 
 
 class Gpu(nvidia.ListedGpu):
@@ -46,30 +36,28 @@ class Gpu(nvidia.ListedGpu):
         return bool((self.reasons() or 0) & nvidia.IDLE)
 
 
-def examine(files: HostFiles, environ: Mapping[str, str], cpus: frozenset[int]) -> NvidiaState:
-    """Check all GPUs that NVML lists, visible to CUDA or not."""
+def examine(
+    files: HostFiles, environ: Mapping[str, str], cpus: frozenset[int]
+) -> tuple[list[Finding], int, tuple[int, int] | None]:
+    """Check all GPUs that NVML lists, visible to CUDA or not; return their number and the driver's newest CUDA, too."""
     with nvidia.opened() as nvml:
         count, why = nvml.attempt("nvmlDeviceGetCount")
         if count is None:
             if not (files.exists("proc/driver/nvidia/version") or files.exists("dev/nvidia0")):
-                return NvidiaState()
-            text = f"NVIDIA's driver is loaded, and NVML says: {why}"
-            remedy = (
-                "Check with `nvidia-smi`; in a container, pass the driver's libraries (--gpus all, --nv)."
+                return [], 0, None
+            finding = DEVICES("driver").problem(
+                f"NVIDIA's driver is loaded, and NVML says: {why}",
+                "Check with `nvidia-smi`, and restart the node after an upgrade of the driver; in a container, pass the "
+                "driver's libraries (--gpus all, --nv).",
             )
-            if why == nvidia.NO_PACKAGE:
-                remedy = "pip install nvidia-ml-py: without it no GPU is found."
-            elif "mismatch" in why:  # of driver and library, after an upgrade
-                remedy = "Restart the node or the container."
-            finding = DEVICES("driver").problem(text, remedy)
-            return NvidiaState(findings=(finding,), gpus=1)
+            return [finding], 1, None
         cuda = nvml.cuda_version()
         version = nvml.ask("nvmlSystemGetDriverVersion") or "version unknown"
         findings = [DEVICES("driver").ok(f"{version}, CUDA {f'{cuda[0]}.{cuda[1]}' if cuda else 'unknown'}")]
         for index in range(count):
             findings += examine_gpu(nvml, index, files, cpus)
         findings += [_visible(environ, count)] if count else []
-        return NvidiaState(findings=tuple(findings), gpus=count, cuda=cuda)
+        return findings, count, cuda
 
 
 def examine_gpu(nvml: nvidia.Nvml, index: int, files: HostFiles, cpus: frozenset[int]) -> list[Finding]:
@@ -92,18 +80,6 @@ def _device(gpu: Gpu, sheet: Sheet) -> Finding:
     return sheet.ok(f"{gpu.name}, {size}, {nvidia.short_uuid(gpu.uuid)}")
 
 
-def _now(gpu: Gpu, sheet: Sheet) -> Finding | None:
-    """Report the present state; low clocks of an idle GPU are normal."""
-    sm_mhz, power_mw = gpu.get("ClockInfo", "NVML_CLOCK_SM"), gpu.get("PowerUsage")
-    temperature_c = gpu.get("Temperature", "NVML_TEMPERATURE_GPU")
-    readings = [] if sm_mhz is None else [f"{sm_mhz} MHz"]
-    readings += [] if power_mw is None else [f"{power_mw / 1000:.0f} W"]
-    readings += [] if temperature_c is None else [f"{temperature_c} °C"]
-    is_low = sm_mhz is not None and sm_mhz < IDLE_BELOW * (gpu.get("MaxClockInfo", "NVML_CLOCK_SM") or 0)
-    idle = " (idle: low clocks are normal)" if is_low and gpu.is_idle() else ""
-    return sheet.ok(", ".join(readings) + idle) if readings else None
-
-
 def _users(gpu: Gpu, sheet: Sheet) -> Finding | None:
     """Detect other users by processes, memory and load: a container hides processes only."""
     memory, processes = gpu.memory(), gpu.get("ComputeRunningProcesses")
@@ -112,10 +88,7 @@ def _users(gpu: Gpu, sheet: Sheet) -> Finding | None:
     if memory is None and busy is None and processes is None:
         return None
     pids = [str(each.pid) for each in processes or ()]
-    words = "no process visible"
-    if pids:
-        listed = ", ".join(pids[:4]) + (", …" if len(pids) > 4 else "")
-        words = f"{len(pids)} process{'' if len(pids) == 1 else 'es'} (pid {listed})"
+    words = f"processes: {', '.join(pids) or 'none visible'}"
     words += "" if memory is None else f", {gibibytes(int(memory.used))} in use"
     words += "" if busy is None else f", {busy} % busy"
     if (busy or 0) >= BUSY_PERCENT:
@@ -125,9 +98,10 @@ def _users(gpu: Gpu, sheet: Sheet) -> Finding | None:
             "a container hides it.",
         )
     if pids or (memory is not None and memory.used > FOREIGN_BYTES):
-        kernel = " On Grace Hopper the kernel's own pages count too." if "GH200" in gpu.name else ""
         return sheet.warning(
-            words, f"An idle process holds it: end it, or ask its owner (`nvidia-smi` on the host).{kernel}"
+            words,
+            "An idle process holds it: end it, or ask its owner (`nvidia-smi` on the host). On Grace Hopper the kernel's "
+            "own pages count too.",
         )
     return sheet.ok(words)
 
@@ -174,8 +148,7 @@ def _throttling(gpu: Gpu, sheet: Sheet) -> Finding | None:
         return None
     reasons = found & ~nvidia.IDLE
     active = [event for event in nvidia.EVENTS if reasons & event.bit]
-    words = [event.words for event in sorted(active, key=lambda event: not event.distress)]
-    words += [f"unknown reason {reasons & ~nvidia.KNOWN:#x}"] if reasons & ~nvidia.KNOWN else []
+    words = [event.words for event in active] or [f"unknown reason {reasons:#x}"]
     text = f"clocks are reduced now: {', '.join(words)}"
     if any(event.distress for event in active):
         return sheet.problem(
@@ -183,7 +156,7 @@ def _throttling(gpu: Gpu, sheet: Sheet) -> Finding | None:
             "Check cooling and power supply (`nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER`); measure when it "
             "has ended.",
         )
-    if words:
+    if reasons:
         return sheet.warning(text, "A setting or a load: see clocks, power limit and other users here.")
     return sheet.ok("none")
 
@@ -213,41 +186,27 @@ def _persistence(gpu: Gpu, sheet: Sheet) -> Finding | None:
 
 def _ecc(gpu: Gpu, sheet: Sheet) -> Finding | None:
     modes = gpu.get("EccMode")  # current, pending
-    if modes is None:
-        return None
-    now, then = ("on" if mode else "off" for mode in modes)
-    if now != then:
-        return sheet.warning(
-            f"{now}, and {then} after the next reset",
-            f"Decide before you record a baseline: `nvidia-smi -i N -e {int(modes[0])}` keeps it {now}; or "
-            "reset the GPU (`nvidia-smi -i N -r`).",
-        )
-    if now == "off":
-        text = "off: memory errors go undetected, and some models have more bandwidth than with it"
-        remedy = "`nvidia-smi -i N -e 1` as root and reset; or compare only with GPUs that have it off."
-        return sheet.warning(text, remedy)
-    return sheet.ok("on")
+    if modes is None or modes[0]:
+        return None if modes is None else sheet.ok("on")
+    text = "off: memory errors go undetected, and some models have more bandwidth than with it"
+    remedy = "`nvidia-smi -i N -e 1` as root and reset; or compare only with GPUs that have it off."
+    return sheet.warning(text, remedy)
 
 
 def _memory_errors(gpu: Gpu, sheet: Sheet) -> Finding | None:
-    now, ever = gpu.uncorrected_errors(), gpu.uncorrected_errors("NVML_AGGREGATE_ECC")
+    now = gpu.uncorrected_errors()
     _, _, pending, failed = gpu.get("RemappedRows") or (0,) * 4
-    if failed:
-        remedy = "Have the GPU exchanged: `nvidia-smi -q -d ROW_REMAPPER` is what the vendor needs."
-        return sheet.problem("a bad row of memory could not be replaced", remedy)
-    if now:
+    if failed or now:
+        text = f"{counted(now or 0, 'uncorrected error')} since the driver was loaded"
         return sheet.problem(
-            f"{counted(now, 'uncorrected error')} since the driver was loaded",
-            "Reset it (`nvidia-smi -i N -r`) or restart the node; if they come back, have it "
-            "exchanged (`dmesg | grep Xid`).",
+            "a bad row of memory could not be replaced" if failed else text,
+            "Reset the GPU (`nvidia-smi -i N -r`) or restart the node; if it comes back, have it exchanged "
+            "(`nvidia-smi -q -d ROW_REMAPPER` is what the vendor needs).",
         )
     if pending:
         remedy = "`nvidia-smi -i N -r` as root, or restart the node."
         return sheet.warning("a bad row of memory is replaced at the next reset", remedy)
-    if now is None and ever is None:
-        return None
-    past = f" now, {counted(ever, 'uncorrected error')} in its life" if ever else ""
-    return sheet.ok(f"none{past}")
+    return None if now is None else sheet.ok("none")
 
 
 def _mig(gpu: Gpu, sheet: Sheet) -> Finding:
@@ -276,7 +235,6 @@ def _pcie(gpu: Gpu, sheet: Sheet) -> Finding | None:
 
 CHECKS: Mapping[str, Callable[[Gpu, Sheet], Finding | None]] = {
     "device": _device,
-    "now": _now,
     "other users": _users,
     "clocks": _clocks,
     "throttling": _throttling,
@@ -296,9 +254,7 @@ def _near(gpu: Gpu, sheet: Sheet, files: HostFiles, cpus: frozenset[int]) -> Fin
     text = f"near CPUs {format_list(affinity.cpus)}"
     if cpus and not cpus & affinity.cpus:
         text += f"; this process may only use {format_list(cpus)}, on another NUMA node"
-        remedy = (
-            "Request CPUs near the GPU from the scheduler, or start under `numactl` or `taskset` with them."
-        )
+        remedy = "Request CPUs near the GPU from the scheduler, or start under `taskset` with them."
         return sheet.warning(text, remedy)
     return sheet.ok(text)
 
@@ -310,8 +266,7 @@ def _visible(environ: Mapping[str, str], count: int) -> Finding:
     if not devices:
         remedy = "Unset CUDA_VISIBLE_DEVICES or name GPUs that exist, without those in MIG mode."
         return sheet.problem(notes[0] if notes else "CUDA would see no device", remedy)
-    named = " (CUDA_VISIBLE_DEVICES)" if "CUDA_VISIBLE_DEVICES" in environ else ""
-    text = f"CUDA sees {len(devices)} of {count}{named}"
+    text = f"CUDA sees {len(devices)} of {count}"
     if notes:
         note, _, remedy = notes[0].partition(". ")
         return sheet.warning(f"{text}; {note}", remedy)

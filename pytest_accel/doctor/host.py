@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Literal
 
 from pytest_accel.doctor.findings import Finding, Sheet
 from pytest_accel.platforms import host
-from pytest_accel.platforms.environment import container
 from pytest_accel.platforms.machine import find_cpu
 from pytest_accel.stats.quantities import counted, gibibytes, percent
 from pytest_accel.storage.files import nearest_folder
@@ -23,12 +23,10 @@ CPU, MEMORY, LOAD, DISK, SOFTWARE, NETWORK = (
 )
 _CPUS = "sys/devices/system/cpu"
 
-LITTLE_MEMORY_BYTES = 2 << 30  # torch with CUDA and a small model take about that much of the host
+# torch with CUDA and a small model take about that much memory, compiled kernels and a checkpoint as much of a disk, a loader's
+# batches of 256 images as much of the shared memory.
+LITTLE_BYTES = 2 << 30
 FULL_BYTES = 100 << 20  # a run, its JSON and its report take a few MiB; below this, writing fails soon
-LITTLE_DISK_BYTES = 2 << 30  # compiled kernels and a checkpoint take some GiB
-# Each batch of a loader's worker is stored there: 256 images of 224 px in float32 are 150 MiB.
-LITTLE_SHARED_BYTES = 1 << 30
-
 OBSERVED_S = 0.25  # 25 ticks of each CPU
 BUSY = 0.10  # of the CPUs
 TAKEN = 0.5  # of the CPUs: no measurement that involves the host is possible
@@ -50,12 +48,11 @@ def _quota(files: host.HostFiles, visible: int) -> Finding:
     text = f"{quota:g} CPUs' worth of time, {visible} visible"
     if quota >= visible:
         return CPU("quota").ok(text)
-    threads = max(1, int(quota))
-    remedy = (
-        f"Threads for all visible CPUs would stall: set OMP_NUM_THREADS={threads} and at most {threads} loader "
-        "workers, or raise the limit (Kubernetes: limits.cpu; docker: --cpus)."
+    return CPU("quota").warning(
+        text,
+        f"Threads for all visible CPUs would stall: set OMP_NUM_THREADS={max(1, int(quota))} and no more loader "
+        "workers, or raise the limit (Kubernetes: limits.cpu; docker: --cpus).",
     )
-    return CPU("quota").warning(text, remedy)
 
 
 def _governor(files: host.HostFiles, cpus: frozenset[int]) -> Finding:
@@ -86,62 +83,44 @@ def examine_memory(files: host.HostFiles) -> list[Finding]:
 
 
 def _room(subject: str, text: str, free: int) -> Finding:
-    if free < LITTLE_MEMORY_BYTES:
+    if free < LITTLE_BYTES:
         remedy = "A run may be killed or swap: end other processes, or request more memory."
         return MEMORY(subject).warning(text, remedy)
     return MEMORY(subject).ok(text)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Folder:
-    purpose: str
-    path: Path
-    written: bool = True  # whether benchmarks write there
-    little_bytes: int = LITTLE_DISK_BYTES
-    remedy: str = "Free some space, or name another folder."
-
-
 def folders(
     files: host.HostFiles, environ: Mapping[str, str], *, data: Path | None, baselines: Path | None
-) -> list[Folder]:
+) -> dict[str, Path]:
+    """Return the folders that benchmarks use, by their purpose."""
     temporary = Path(environ.get("TMPDIR") or "/tmp")  # noqa: S108 -- torch stores compiled kernels there
-    shared = Folder(
-        purpose="shared memory",
-        path=files.root / "dev/shm",
-        little_bytes=LITTLE_SHARED_BYTES,
-        remedy="Loader workers die with a bus error when it is full: start the container with --shm-size=8g or --ipc=host.",
-    )
-    return [
-        *([Folder(purpose="data", path=data, written=False)] if data else []),
-        *([Folder(purpose="baselines", path=baselines)] if baselines else []),
-        Folder(purpose="temporary", path=temporary),
-        *([shared] if shared.path.is_dir() else []),
-    ]
+    shared = files.root / "dev/shm"
+    found = {"data": data, "baselines": baselines, "temporary": temporary}
+    found["shared memory"] = shared if shared.is_dir() else None
+    return {purpose: path for purpose, path in found.items() if path}
 
 
-def examine_folder(folder: Folder) -> list[Finding]:
+def examine_folder(purpose: str, path: Path) -> list[Finding]:
     """Check free space and permissions; a dead file server blocks this call."""
-    present, sheet = nearest_folder(folder.path), DISK(folder.purpose)
-    if present != folder.path and not folder.written:
-        remedy = "Mount it, or name the folder that holds the data sets."
-        return [sheet.warning(f"{folder.path} does not exist", remedy)]
+    present, sheet, is_written = nearest_folder(path), DISK(purpose), purpose != "data"
+    if present != path and not is_written:
+        return [sheet.warning(f"{path} does not exist", "Mount it, or name the folder of the data sets.")]
     try:
         state = os.statvfs(present)
     except OSError as error:
-        text = f"{folder.path}: {(error.strerror or str(error)).lower()}"
+        text = f"{path}: {(error.strerror or str(error)).lower()}"
         return [sheet.problem(text, "Mount it, or name another folder.")]
     free = state.f_bavail * state.f_frsize
-    text = f"{gibibytes(free)} free at {folder.path}"
-    text += "" if present == folder.path else " (does not exist yet)"
-    if folder.written and (free < FULL_BYTES or (state.f_files > 0 and state.f_favail == 0)):
-        what = "full" if free < FULL_BYTES else "no file can be added (no inode is left)"
-        return [sheet.problem(f"{text}: {what}", folder.remedy)]
-    if folder.written and not os.access(present, os.W_OK):
+    text = f"{gibibytes(free)} free at {path}" + ("" if present == path else " (does not exist yet)")
+    remedy = "Free some space, or name another folder."
+    if purpose == "shared memory":
+        remedy = "Loader workers die with a bus error when it is full: start the container with --shm-size=8g or --ipc=host."
+    if is_written and free < FULL_BYTES:
+        return [sheet.problem(f"{text}: full", remedy)]
+    if is_written and not os.access(present, os.W_OK):
         remedy = "Judging works, recording does not: change its owner or its mount, or name another folder."
         return [sheet.warning(f"{text}; it cannot be written to", remedy)]
-    if folder.written and free < folder.little_bytes:
-        return [sheet.warning(text, folder.remedy)]
-    return [sheet.ok(text)]
+    return [sheet.warning(text, remedy) if is_written and free < LITTLE_BYTES else sheet.ok(text)]
 
 
 def examine_load(
@@ -185,40 +164,28 @@ _PLUGIN_FOLDERS = (
     "usr/lib64",
     f"usr/lib/{platform.machine()}-linux-gnu",
     "usr/local/lib",
-    "usr/local/nccl-plugin/lib",
-    "opt/amazon/ofi-nccl/lib",
-    "opt/aws-ofi-nccl/lib",
-    "opt/hpcx/nccl_rdma_sharp_plugin/lib",
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchBuild:
-    """The installed torch, by its files: `kind` is cuda, rocm, cpu, or empty if they do not say."""
+    """The installed torch, by its files."""
 
     version: str
-    kind: str = ""
+    kind: Literal["cuda", "rocm", "cpu"]
     cuda: tuple[int, int] | None = None
 
 
 def examine_software(
-    files: host.HostFiles, environ: Mapping[str, str], *, nvidia: int, amd: int, cuda: tuple[int, int] | None
+    environ: Mapping[str, str], *, nvidia: int, amd: int, cuda: tuple[int, int] | None
 ) -> list[Finding]:
     """Check torch's build for the GPUs (`nvidia` and `amd` are their numbers, `cuda` the driver's newest)."""
-    facts = container(files, environ)
-    names = ("image_name", "container_image", "container_name", "nvidia_container")
-    named = [facts["container_runtime"]] if "container_runtime" in facts else []
-    named += [facts[name] for name in names if name in facts][:1]
     slowing = [name for name in _SLOWING if environ.get(name, "").lower() not in _OFF]
-    words = [f"{name} is set: {_SLOWING[name]}" for name in slowing]
-    if environ.get("NCCL_DEBUG", "").upper() in ("INFO", "TRACE"):
-        slowing.append("NCCL_DEBUG")
-        words.append("NCCL_DEBUG is set: NCCL prints while it measures")
     variables = SOFTWARE("variables").ok("none that slows every step")
     if slowing:
+        words = [f"{name} is set: {_SLOWING[name]}" for name in slowing]
         variables = SOFTWARE("variables").warning("; ".join(words), f"unset {' '.join(slowing)}")
-    container_finding = SOFTWARE("container").ok(", ".join(named) or "none found")
-    return [judge_torch(installed_torch(), nvidia=nvidia, amd=amd, cuda=cuda), variables, container_finding]
+    return [judge_torch(installed_torch(), nvidia=nvidia, amd=amd, cuda=cuda), variables]
 
 
 def installed_torch() -> TorchBuild | None:
@@ -229,26 +196,24 @@ def installed_torch() -> TorchBuild | None:
         return None
     version = found.version or "version unknown"
     text, _ = host.read_file(Path(str(found.locate_file("torch/version.py"))))
-    local = version.partition("+")[2]
     fields = dict(re.findall(r"^(cuda|hip)\b[^=\n]*= *'([^'\n]*)'", text, re.MULTILINE))
-    if fields.get("hip") or local.startswith("rocm"):
+    if fields.get("hip"):
         return TorchBuild(version=version, kind="rocm")
-    number = re.match(r"(\d+)\.(\d+)", fields.get("cuda", "")) or re.match(r"cu(\d+)(\d)$", local)
-    if number:
+    if number := re.match(r"(\d+)\.(\d+)", fields.get("cuda", "")):
         return TorchBuild(version=version, kind="cuda", cuda=(int(number[1]), int(number[2])))
-    return TorchBuild(version=version, kind="cpu" if text or local == "cpu" else "")
+    return TorchBuild(version=version, kind="cpu")
 
 
 def judge_torch(torch: TorchBuild | None, *, nvidia: int, amd: int, cuda: tuple[int, int] | None) -> Finding:
     if torch is None:
         text = "not installed: only benchmarks of your own steps can run"
         return SOFTWARE("torch").warning(text, "pip install torch torchvision")
-    built = {"cuda": "for CUDA", "rocm": "for ROCm", "cpu": "for the CPU only"}.get(torch.kind, "")
+    built = {"cuda": "CUDA", "rocm": "ROCm", "cpu": "the CPU only"}[torch.kind]
     version = f" {torch.cuda[0]}.{torch.cuda[1]}" if torch.cuda else ""
-    text = f"{torch.version}, built {built}{version}" if built else f"{torch.version}, build unknown"
-    needed = ("CUDA", "cuda") if nvidia else ("ROCm", "rocm") if amd else ("", torch.kind)
-    if torch.kind and torch.kind != needed[1]:
-        remedy = f"Install a build of torch for {needed[0]} (pytorch.org, 'Get started')."
+    text = f"{torch.version}, built for {built}{version}"
+    needed = "CUDA" if nvidia else "ROCm" if amd else built
+    if built != needed:
+        remedy = f"Install a build of torch for {needed} (pytorch.org, 'Get started')."
         return SOFTWARE("torch").problem(f"{text}: it cannot use the GPU that is here", remedy)
     if torch.cuda and cuda and torch.cuda[0] > cuda[0]:
         remedy = f"Upgrade the driver, or install a build for CUDA {cuda[0]} or older."

@@ -368,11 +368,9 @@ def test_a_recording_that_was_interrupted_is_completed_the_next_night(project):
     [
         ({"ACCEL_PLATFORM": ""}, "ACCEL_PLATFORM is not set", "pytest-accel doctor"),
         ({"ACCEL_RECORD": "sometimes"}, "'sometimes' is not one of", "auto always never"),
-        ({"ACCEL_DOCTOR": "no"}, "'no' is not one of", "show require off"),
         ({"ACCEL_COMPILE": "all"}, "'all' is not a number", "such as 8"),
         # An array's index is evaluated wherever bash computes, and commands in it run.
         ({"ACCEL_RUNS": "suites[$(touch executed)]"}, "is not a number of runs", "such as 5"),
-        ({"ACCEL_RUNS": "0"}, "'0' is not a number of runs", "such as 5"),
         ({"ACCEL_PYTHON": "/nowhere/python"}, "cannot run pytest-accel", "ACCEL_PYTHON"),
         ({"ACCEL_STATE": "pytest.ini"}, "pytest.ini: no folder can be made there", "Name another"),
     ],
@@ -391,11 +389,10 @@ def test_a_wrong_variable_is_one_error_with_its_remedy(variables, problem, remed
 @pytest.mark.parametrize(
     "variables",
     [
-        {"ACCEL_STATE": "st", "ACCEL_OUT": "st"},
         {"ACCEL_STATE": "st", "ACCEL_OUT": ".", "ACCEL_BASELINES": "baselines"},
         {"ACCEL_STATE": "st", "ACCEL_OUT": "st/", "ACCEL_HISTORY": "st/history.sqlite"},
     ],
-    ids=["the state", "the checkout", "the history"],
+    ids=["the checkout", "the history"],
 )
 def test_what_lasts_is_never_where_a_night_clears_up(project, variables):
     kept = project.root / "baselines" / "kept.json"
@@ -442,8 +439,7 @@ def test_a_machine_that_is_not_fit_records_nothing(project, variables, said):
     # Of the page only the problems, with what to do about them.
     for shown in ("550 W", "of 700 W", "-pl 700", "2 of 64 CPUs", "out/doctor.txt"):
         assert shown in done.stdout
-    for hidden in ("ECC", "clocks", "-lgc"):
-        assert hidden not in done.stdout
+    assert "clocks" not in done.stdout
 
 
 FAKE_PYTHON = """#!/usr/bin/env bash

@@ -78,10 +78,7 @@ if how.exists():
     if text == "hang":
         while True:
             time.sleep(0.05)
-    status, _, rest = text.partition(" ")
-    if rest == "once":
-        how.unlink()
-    sys.exit(int(status))
+    sys.exit(int(text))
 made = pathlib.Path(f"made-{path.stem}.json")
 shutil.copy(made if made.exists() else f"made-{side}.json", path)
 """
@@ -161,15 +158,14 @@ def virtual_environment(folder: Path) -> Path:
     return packages
 
 
-def install(packages: Path, name: str, version: str, text: str, **more: str) -> None:
+def install(packages: Path, name: str, version: str, text: str) -> None:
     """Install a package of one module."""
     information = f"{name}-{version}.dist-info"
     files = {
         f"{name}/__init__.py": text,
         f"{information}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
-        **{f"{information}/{file}": content for file, content in more.items()},
     }
-    files[f"{information}/RECORD"] = "".join(f"{file},,\n" for file in [*files, f"{information}/RECORD"])
+    files[f"{information}/RECORD"] = "".join(f"{file},,\n" for file in files)
     for file, content in files.items():
         (packages / file).parent.mkdir(exist_ok=True)
         (packages / file).write_text(content)
@@ -256,8 +252,7 @@ def test_slow_package_is_convicted_and_the_others_that_differ_are_not(site, tmp_
     assert "OLD with NEW's not possible: ImportError: augment is too old; NEW with OLD's recovers " in picky
     assert slow.startswith(cause.text)
     assert " not possible" not in slow  # both ways
-    assert "isolating 3 of 3, decode 1.0 -> 2.0: 8 to 40 processes, about " in done.stderr
-    assert "3 of 3, block 1 of 5, 2/4 old with new's decode: 1 benchmark\n" in done.stderr
+    assert "isolating 3 of 3, decode 1.0 -> 2.0\n" in done.stderr
     assert not [*(site.root / "kept").glob("isolate/*/packages")]
 
 
@@ -265,6 +260,9 @@ def test_slow_package_is_convicted_and_the_others_that_differ_are_not(site, tmp_
 
 
 def test_unchanged_environment_is_accepted_after_one_block(site):
+    summary = site.root / "summary.md"
+    summary.touch()
+    site.environ["GITHUB_STEP_SUMMARY"] = str(summary)
     done = site.upgrade("--", "bench_suites", "-m", "gh200")
     assert done.returncode == 0, done.stderr
     assert site.turns() == FIRST
@@ -275,6 +273,7 @@ def test_unchanged_environment_is_accepted_after_one_block(site):
         assert words[:2] == ["-m", "pytest"]
         assert words[-3:] == ["bench_suites", "-m", "gh200"]
         assert f"--accel-baselines={site.root / 'kept' / 'baselines'}" in words  # never the site's own
+    assert summary.read_text() == (site.root / "kept" / "upgrade.md").read_text()
 
 
 def test_decided_benchmark_is_left_out_of_the_next_block(site):
@@ -325,11 +324,6 @@ def test_process_that_breaks_off_ends_the_upgrade_after_a_report_of_complete_blo
     assert site.turns() == [*FIRST, *SECOND[:2]]
 
 
-def test_wrong_use_has_the_status_of_pytest(site):
-    (site.root / "how-01-1-old").write_text("4")
-    assert site.upgrade("--", "x").returncode == 4
-
-
 def test_interrupt_keeps_and_reports_complete_blocks(site):
     site.left("new", [measured(0.05, "new")])
     (site.root / "how-02-1-new").write_text("hang")
@@ -378,8 +372,8 @@ def test_packages_are_swapped_in_turn_until_one_explains_the_loss(slow_b):
     ]
     decided_at_once, confirmed = [*FIRST] * 2, [*FIRST, *SECOND] * 2
     assert slow_b.turns() == [*FIRST, *SECOND, *decided_at_once, *confirmed]
-    assert {tuple(left_out) for _, _, left_out in slow_b.calls()[8:]} == {
-        ("bench_suites/test_cnn.py::test_b",)
+    assert {name for *_, left_out in slow_b.calls()[8:] for name in left_out} == {
+        "bench_suites/test_cnn.py::test_b"
     }
     assert "2 of 4, block 1 of 5, 2/4 old with new's b" in done.stderr
     assert " 32 processes, " in done.stdout
@@ -404,9 +398,8 @@ def test_named_packages_are_all_swapped_and_what_is_not_possible_is_said(slow_b)
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        ("e", "e is in neither. These differ: a, b, c, d."),
-        ("a,b+e", "e is in neither"),
-        ("same", "same is 1.0 in both"),
+        ("e", "e does not differ. These packages do: a, b, c, d."),
+        ("a,b+same", "same does not differ"),
     ],
 )
 def test_packages_that_do_not_differ_are_refused_before_anything_is_measured(slow_b, names, said):
@@ -424,9 +417,7 @@ def test_packages_that_do_not_differ_are_refused_before_anything_is_measured(slo
     ("words", "told"),
     [
         (("--blocks", "1", "--", "x"), "--blocks: '1' is not a whole number from 2 to 20"),
-        (("--blocks", "21", "--", "x"), "and one alone fails nothing"),
         (("--", "x", "--accel-record"), "--accel-record after --: leave it out"),
-        (("--", "x", "--accel-missing-baseline=fail"), "--accel-missing-baseline after --: leave it out"),
     ],
 )
 def test_wrong_arguments_are_refused_before_anything_is_measured(site, words, told):
@@ -438,24 +429,13 @@ def test_wrong_arguments_are_refused_before_anything_is_measured(site, words, to
 
 @pytest.mark.parametrize(
     ("keep", "said"),
-    [("kept", "it is not empty. Name a new folder."), ("stand_in.py/x", "cannot be written to")],
+    [("bench", "it is not empty. Name a new folder."), ("stand_in.py/x", "cannot be written to")],
 )
 def test_folder_that_cannot_be_used_is_one_clear_error(site, keep, said):
-    (site.root / "kept").mkdir()
-    (site.root / "kept" / "thesis.txt").touch()
+    (site.root / "bench" / "old").mkdir(parents=True)
     refused = site.upgrade("--keep", keep, "--", "x")
     assert refused.returncode == 2
     assert said in refused.stderr
-    assert site.turns() == []
-
-
-def test_two_versions_of_the_plugin_are_refused(site):
-    newer = replace(make_session([measured(0.04, "new")]), version="99.0")
-    write_results(site.root / "made-new.json", newer)
-    refused = site.upgrade("--", "x")
-    assert refused.returncode == 2
-    assert "Install the same version in both" in refused.stderr
-    assert site.turns() == FIRST[:2]
 
 
 def test_environment_without_the_plugin_or_the_folder_is_one_error_with_the_remedy(site):
@@ -466,9 +446,9 @@ def test_environment_without_the_plugin_or_the_folder_is_one_error_with_the_reme
     assert f"--volume {site.root}:{site.root}" in done.stderr
 
 
-def test_github_step_gets_one_summary_of_the_whole(site):
-    summary = site.root / "summary.md"
-    summary.touch()
-    site.environ["GITHUB_STEP_SUMMARY"] = str(summary)
-    assert site.upgrade("--", "x").returncode == 0
-    assert summary.read_text() == (site.root / "kept" / "upgrade.md").read_text()
+def test_two_versions_of_the_plugin_are_refused(site):
+    newer = replace(make_session([measured(0.04, "new")]), version="99.0")
+    write_results(site.root / "made-new.json", newer)
+    refused = site.upgrade("--", "x")
+    assert refused.returncode == 2
+    assert "Install the same version in both" in refused.stderr

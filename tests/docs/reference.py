@@ -11,8 +11,8 @@ import shlex
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import chdir, redirect_stdout, suppress
-from dataclasses import MISSING, dataclass, fields
+from contextlib import chdir, redirect_stdout
+from dataclasses import MISSING, fields
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -60,7 +60,7 @@ from pytest_accel.stats.results import Status
 from pytest_accel.storage.baselines import BaselineStore
 from pytest_accel.storage.comparison import CHOICES
 from pytest_accel.storage.references import METRICS as PUBLISHED
-from tests.docs import picture, schemas
+from tests.docs import schemas
 from tests.docs.pages import ROOT
 
 FOLDER = ROOT / "docs" / "reference"
@@ -259,11 +259,8 @@ def commands_page() -> str:
             "Exit status: 0 success, 1 a finding (such as a regression), 2 wrong usage or a file that cannot be read.\n\n"
         )
     ]
-    for command in sorted(COMMANDS.values(), key=lambda each: each.name):
-        printed = io.StringIO()
-        with redirect_stdout(printed), suppress(SystemExit):
-            cli._parser().parse_args([*command.name, "--help"])
-        parts.append(f"## {' '.join(command.name)}\n\n```text\n{printed.getvalue().rstrip()}\n```\n\n")
+    for name, parser in sorted(COMMANDS.items()):
+        parts.append(f"## {' '.join(name)}\n\n```text\n{parser.format_help().rstrip()}\n```\n\n")
     return "".join(parts)
 
 
@@ -373,25 +370,12 @@ def _format_page(name: str, title: str) -> str:
     return "".join(parts)
 
 
-# Keys of `extra_info.accel` beside the fields of a measurement.
-DERIVED = {
-    "schema_version": "Version of this format.",
-    "platform": "The platform of the benchmark.",
-    "throughput": "Work per second of the first run.",
-    "unit": "Of the throughput: `images/s`.",
-    "work_unit": "Of the work: `images`.",
-    "step_time_s": "Median over rounds of the mean step time, in seconds.",
-    "stall_share": "By how much the mean of all steps is slower than that; 0 when steady.",
-}
-
-
 def benchmark_section() -> str:
-    rows = {name: sentence(text) for name, text in schemas.comments(Measurement).items()} | DERIVED
     return (
-        "## In pytest-benchmark's JSON\n\n`extra_info.accel` of each benchmark in the file of `--benchmark-json`.\n\n"
-        "`run` has the fields of a "
-        "[run in a baseline](baseline-json.md#run).\n\n"
-        + table(("field", "meaning"), [(code(name), about) for name, about in rows.items()])
+        "## In pytest-benchmark's JSON\n\n`extra_info.accel` of each benchmark in the file of `--benchmark-json` has the fields of "
+        "the `Measurement` that [`accel.measure`](fixtures.md#accelmeasure) returns, `schema_version`, `platform`, `throughput` "
+        "(work per second of the first run), `work_unit` (such as `images`), `step_time_s` (median over rounds of the mean step "
+        "time) and `stall_share` (by how much the mean of all steps is slower than that; 0 when steady).\n"
     )
 
 
@@ -461,19 +445,12 @@ def noise_table() -> str:
     return table(("noise", *heads), rows)
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A generated part of a page, between two comments."""
-
-    page: str
-    name: str
-    make: Callable[[], str]
-
-    def applied(self, text: str) -> str:
-        begin, end = f"<!-- begin {self.name} -->\n", f"<!-- end {self.name} -->"
-        assert begin in text, f"{self.page} has no {begin}"
-        before, _, rest = text.partition(begin)
-        return f"{before}{begin}\n{self.make().strip()}\n\n{end}{rest.partition(end)[2]}"
+def with_part(text: str, name: str, made: str) -> str:
+    """Return a page with its part between two comments made anew."""
+    begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->"
+    assert begin in text, f"a page has no {begin}"
+    before, _, rest = text.partition(begin)
+    return f"{before}{begin}\n{made.strip()}\n\n{end}{rest.partition(end)[2]}"
 
 
 # Commands whose output pages show, in full or the first lines and `...`; it depends on nothing but the committed files.
@@ -534,12 +511,12 @@ def policy_table() -> str:
     return f"{prose(Policy)}{fields_table(Policy)}"
 
 
-PARTS = (
-    Part("docs/results.md", "throughput", throughput_table),
-    Part("docs/guide/tolerance.md", "noise", noise_table),
-    Part("docs/gate.md", "policy", policy_table),
-    Part("docs/guide/verdicts.md", "outcomes", outcome_table),
-    *(Part("docs/guide/verdicts.md", status.value, partial(outcome_part, status)) for status in VERDICTS),
+PARTS: tuple[tuple[str, str, Callable[[], str]], ...] = (
+    ("docs/results.md", "throughput", throughput_table),
+    ("docs/guide/tolerance.md", "noise", noise_table),
+    ("docs/gate.md", "policy", policy_table),
+    ("docs/guide/verdicts.md", "outcomes", outcome_table),
+    *(("docs/guide/verdicts.md", status.value, partial(outcome_part, status)) for status in VERDICTS),
 )
 PAGES: dict[str, Callable[[], str]] = {
     "options.md": options_page,
@@ -556,7 +533,7 @@ PAGES: dict[str, Callable[[], str]] = {
 
 @mock.patch.dict(os.environ, COLUMNS="100")  # of argparse and of tables
 def pages() -> dict[Path, str]:
-    """Return every generated page, every page with a generated part, and the picture of the README, by their paths."""
+    """Return every generated page, and every page with a generated part, by their paths."""
     made = {name: make() for name, make in PAGES.items()}
     rows = [
         (f"[{text.removeprefix('# ').partition(chr(10))[0]}]({name})", text.split("\n\n")[1])
@@ -571,10 +548,9 @@ def pages() -> dict[Path, str]:
         text = path.read_text(encoding="utf-8")
         if any(f"$ pytest-accel {command}\n" in text for command in SHOWN_COMMANDS):
             found[path] = with_outputs(text)
-    found[picture.SVG] = picture.draw(picture.RECORDED.read_text(encoding="utf-8"))
-    for part in PARTS:
-        path = ROOT / part.page
-        found[path] = part.applied(found.get(path) or path.read_text(encoding="utf-8"))
+    for page, name, make in PARTS:
+        path = ROOT / page
+        found[path] = with_part(found.get(path) or path.read_text(encoding="utf-8"), name, make())
     return found
 
 

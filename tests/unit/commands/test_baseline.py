@@ -51,14 +51,6 @@ class TestShow:
         row = next(line for line in command("show").splitlines() if line.startswith("noisy"))
         assert row.split()[1:4] == ["provisional,", "too", "noisy"]
 
-    def test_enough_runs_of_enough_sessions_are_ok(self, command):
-        for session in ("s2", "s3"):
-            baseline(Path("baselines"), stored=runs(1, session=session))
-        row = next(
-            line for line in command("show", "h200", "-k", "cnn").splitlines() if line.startswith("test_cnn")
-        )
-        assert row.split()[1] == "ok"
-
     def test_platform_by_its_beginning(self, command):
         for path in Path("baselines/h200").iterdir():
             path.write_text(path.read_text().replace('"platform": "h200"', '"platform": "h200-nvl"'))
@@ -78,13 +70,6 @@ class TestShow:
         ]
         assert ledger == ["record", "update", "remove"]
         assert "test_mlp" not in command("show", "-k", "resnet50")
-
-    def test_tolerance_of_the_ini_file_is_said(self, command):
-        said = "accel_tolerance = 20% in pytest.ini goes before stored tolerances."
-        for value, is_said in (("20%", True), ("auto", False)):
-            Path("pytest.ini").write_text(f"[pytest]\naccel_tolerance = {value}\n")
-            assert (said in command("show")) == is_said
-            assert (said in command("edit", "--tolerance", "8%")) == is_said
 
     def test_json(self, command):
         (found,) = json.loads(command("show", "h200", "-k", "cnn", "--json"))
@@ -120,7 +105,7 @@ class TestAccept:
         assert len(stored()[KEY].runs) == 5
         assert "added 5 runs, it has 10" in command("accept", "r.json", "--reason", "more nights")
         assert stored()[KEY].ledger[-1].reason == "more nights"
-        assert command("show", "--check").endswith("no fault.\n")
+        assert command("show", "--check") == "Checked 2 files: no fault.\n"
 
     def test_refused_benchmark_is_1_and_leaves_the_others(self, command):
         before = Path("baselines/h200/gpt.json").read_bytes()
@@ -189,8 +174,6 @@ class TestEdit:
         [
             ([], "Choose one of"),
             (["--remove", "x", "--anchor", "set"], "Choose one of"),
-            (["a100", "--anchor", "set"], "has no baselines of the platform 'a100'"),
-            (["--anchor", "set", "-k", "other"], "matches -k 'other'"),
         ],
     )
     def test_wrong_usage(self, command, arguments, said):
@@ -198,9 +181,6 @@ class TestEdit:
 
 
 class TestCheck:
-    def test_good_folder(self, command):
-        assert command("show", "--check") == "Checked 2 files: no fault.\n"
-
     def test_our_own_baselines_have_no_fault(self, command):
         folder = str(Path(__file__).parents[3] / "baselines")
         assert command("show", "--check", "--baselines", folder).endswith("no fault.\n")
@@ -222,4 +202,3 @@ class TestCheck:
     def test_empty_folder_is_not_green(self, command):
         Path("empty").mkdir()
         assert "nothing to check" in command("show", "--check", "--baselines", "empty", status=2)
-        assert "nothing to check" in command("show", "--check", "--baselines", "nope", status=2)

@@ -64,7 +64,7 @@ def test_long_texts_are_wrapped_under_their_column_and_commands_stay_whole():
 
 
 def test_nothing_from_outside_steers_the_terminal():
-    text = "\n".join(screen([finding("a\x1b[2J", "b\x1b]0;x\x07\r\nc", of="GPU \x9b1")]))
+    text = "\n".join(screen([finding("a\x1b[2J", "b\x1b]0;x\x07\r\nc", of="GPU\x9b 1")]))
     assert not any(character in text for character in "\x1b\x07\r\x9b")
     assert len(text.splitlines()) == 4
 
@@ -74,17 +74,6 @@ def test_verdicts():
     noisy = [finding("load", level=Level.WARNING), finding("ECC", level=Level.WARNING, of="GPU 1")]
     assert verdict(noisy).startswith("2 warnings. Measuring works")
     assert verdict(noisy).endswith(": load, GPU 1 ECC.")
-
-
-def test_a_fault_in_listing_the_devices_is_shown(monkeypatch, capsys):
-    def broken(_catalogue):
-        raise RuntimeError("no such catalogue")
-
-    monkeypatch.setattr(machine, "detect", broken)
-    cli.main(["doctor"])
-    said = capsys.readouterr().out
-    assert "this check failed: RuntimeError: no such catalogue" in said
-    assert "a driver does not answer" not in said
 
 
 def test_a_driver_that_hangs_does_not_hang_the_command(monkeypatch, capsys):

@@ -32,13 +32,6 @@ def test_what_lost_is_explained_down_to_its_kernels(explained, name):
     assert re.search(r"^unexplained .*\nmeasured .* 100 %", said, re.MULTILINE)
 
 
-def test_narrow_terminal_says_which_columns_it_leaves_out(explained, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "60")
-    said = explained().out
-    assert max(map(len, said.splitlines())) <= 60
-    assert "No room for: " in said
-
-
 def test_benchmark_without_tables_says_when_there_is_one(explained):
     said = explained("test_cnn[resnet50-bf16-256]").out
     assert "no kernel tables to compare: of a step with torch, the last run of a recording" in said

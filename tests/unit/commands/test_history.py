@@ -86,22 +86,10 @@ class TestLooking:
         assert (point["session"], len(point["step_times_s"])) == ("night-023", 2)
         assert point["throughput"] == pytest.approx(4400, rel=0.02)
 
-    def test_show_and_list_are_understood(self, ask):
-        assert ask("show", "resnet50", "--limit", "3") == ask("resnet50", "--limit", "3")
-        assert ask("list") == ask("show") == ask()
-
-    def test_from_a_folder_below(self, ask, project, monkeypatch):
-        (project / "bench_suites").mkdir()
-        (project / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
-        monkeypatch.chdir(project / "bench_suites")
-        assert "night-023" in ask()
-
-    def test_another_file(self, ask, project, monkeypatch):
+    def test_another_file(self, ask, project):
         (project / ".accel" / "history.sqlite").rename(project / "other.sqlite")
         assert "there is no history here yet" in ask(status=2)
         assert "night-023" in ask("--history", "other.sqlite")
-        monkeypatch.setenv("PYTEST_ACCEL_HISTORY", str(project / "other.sqlite"))
-        assert "night-023" in ask()
 
     @pytest.mark.parametrize("choice", [("nowhere",), ("--platform", "a100")])
     def test_a_choice_of_nothing_is_an_error_that_says_what_there_is(self, ask, choice):
@@ -121,10 +109,8 @@ class TestChanges:
         assert text.splitlines()[-1] == "1 of 2 benchmarks changed"
 
     def test_series_that_is_too_short_is_not_called_unchanged(self, ask):
-        short = "change points need 12 sessions, and"
-        text = ask("--changes", "--limit", "11")
-        assert text == f"0 of 2 benchmarks changed\n2 too short to say: {short} they have 11 at most\n"
-        assert ask("--changes", "swin_t", "--limit", "3").endswith(f"1 too short to say: {short} it has 3\n")
+        said = "0 of 2 benchmarks changed\n2 too short to say: change points need 12 sessions\n"
+        assert ask("--changes", "--limit", "11") == said
 
     def test_it_is_an_advisory_unless_asked_to_fail(self, ask):
         assert "slower since" in ask("--changes", status=0)
@@ -173,14 +159,6 @@ class TestKeeping:
         (project / "bad.json").write_text("{}")
         ask("--import", "a.json", "bad.json", status=2)
         assert "night-040" not in ask()
-
-    def test_adding_begins_a_history(self, ask, project):
-        write_results(project / "a.json", night(40))
-        ask("--history", "new/history.sqlite", "--import", "a.json")
-        assert "night-040" in ask("--history", "new/history.sqlite")
-
-    def test_two_actions_are_refused(self, ask):
-        assert "--changes and --import are two actions" in ask("--changes", "--import", "x", status=2)
 
     def test_fail_without_changes_is_refused(self, ask):
         assert "--fail goes with --changes" in ask("--fail", status=2)

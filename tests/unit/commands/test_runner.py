@@ -1,31 +1,6 @@
-"""Progress of commands, and the end of their logs."""
+"""The end of the logs of commands."""
 
-import io
-
-from pytest_accel.commands.runner import Console, last_lines
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-def test_log_has_a_line_for_each_topic_and_one_a_minute():
-    out, now = io.StringIO(), 0.0
-    console = Console(out, clock=lambda: now)
-    for now in (0, 20, 40, 61, 62):
-        console.show("running", f"{now} s")
-    console.show("ending")
-    assert out.getvalue().splitlines() == ["running | 0 s", "running | 61 s", "ending"]
-
-
-def test_terminal_has_one_live_line(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "20")
-    out = Terminal()
-    console = Console(out)
-    console.show("running", "a very long line of a log")
-    console.say("done")
-    assert out.getvalue() == "\r\x1b[Krunning | a very lo\r\x1b[Kdone\n"
+from pytest_accel.commands.runner import last_lines
 
 
 def test_end_of_a_log_cannot_move_the_cursor_and_has_no_empty_lines(tmp_path):

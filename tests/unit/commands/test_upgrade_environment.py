@@ -25,15 +25,12 @@ def test_command_is_put_before_python_unless_it_ends_with_one(given, called):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("", "it is empty"),
-        ("nowhere/python", "there is no program 'nowhere/python' here"),
-        ("$HOME/new/bin/python", "the shell's to fill in"),
-        ("env 'a", "no closing quotation"),
+        *((given, "cannot be started here") for given in ("", "nowhere/python", "$HOME/python", "env 'a")),
         ("env PYTHONPATH=/no/such/base python", "PYTHONPATH names /no/such/base, which does not exist"),
     ],
 )
 def test_command_that_cannot_be_started_is_refused_with_a_remedy(given, message):
-    with pytest.raises(ValueError, match=message.replace("$", r"\$")):
+    with pytest.raises(ValueError, match=message):
         environment_of("NEW", given)
 
 

@@ -56,28 +56,12 @@ def test_groups_stand_in_their_order_and_survive_json(tree, tmp_path):
     assert json.loads(json.dumps(to_plain(findings)))[0].keys() == {each.name for each in fields(Finding)}
 
 
-def test_an_empty_host_is_mostly_silent_and_never_wrong(tree):
-    findings = examine({}, files=tree({"proc/": ""}), pause=rest)
-    host = [finding for finding in findings if finding.group in ("devices", "cpu", "memory", "load")]
-    assert {finding.level for finding in host} == {Level.OK}
-    assert sum(not finding.known for finding in host) >= 3
-
-
 @pytest.mark.parametrize(
     "garbage",
     [
-        b"",
-        b"\n\n",
-        b"\xff\xfe\x00",
-        b"-1",
-        b"NaN inf",
-        b"9" * 400,
-        b"0-99999999999",
-        b"cpu0 \xc2\xb2 : :",
-        b"Node 0 MemTotal: x",
-        b"a=b\n[c]\nd e f g h i j k",
+        *(b"", b"\xff\xfe\x00", b"-1", b"NaN inf", b"9" * 400),
+        *(b"0-99999999999", b"cpu0 \xc2\xb2 : :", b"Node 0 MemTotal: x", b"a=b\n[c]\nd e f g h i j k"),
     ],
-    ids=["empty", "lines", "binary", "negative", "nan", "huge", "range", "superscript", "node", "words"],
 )
 def test_no_file_of_the_host_can_break_it(tree, garbage):
     """One file after the other speaks nonsense; no check may raise."""
@@ -113,7 +97,7 @@ def test_a_driver_that_hangs_is_a_problem_and_the_rest_is_told(tree, monkeypatch
 def test_a_file_server_that_hangs_is_a_problem(tree, tmp_path, monkeypatch, never):
     judge = host.examine_folder
     monkeypatch.setattr(
-        host, "examine_folder", lambda each: never() if each.purpose == "data" else judge(each)
+        host, "examine_folder", lambda purpose, path: never() if purpose == "data" else judge(purpose, path)
     )
     monkeypatch.setattr(doctor, "FILES_LIMIT_S", 0.5)
     found = examine({}, files=tree(HOST), data=tmp_path / "nfs", baselines=tmp_path, pause=rest)

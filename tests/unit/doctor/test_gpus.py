@@ -5,8 +5,6 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pytest_accel.doctor.findings import Finding, Level
 from pytest_accel.doctor.gpus import examine, examine_gpu
@@ -80,7 +78,6 @@ def memory(gib):
         ("power limit", {"PowerManagementLimit": 800_000}, Level.OK, "800 W, default 700 W"),
         ("persistence", {"PersistenceMode": 0}, Level.WARNING, "off"),
         ("ECC", {"EccMode": (0, 0)}, Level.WARNING, "off"),
-        ("ECC", {"EccMode": (1, 0)}, Level.WARNING, "on, and off after the next reset"),
         ("memory errors", {"TotalEccErrors": 2}, Level.PROBLEM, "2 uncorrected errors"),
         ("memory errors", {"RemappedRows": (0, 0, 1, 0)}, Level.WARNING, "is replaced at the next reset"),
         ("memory errors", {"RemappedRows": (0, 0, 0, 1)}, Level.PROBLEM, "could not be replaced"),
@@ -94,7 +91,6 @@ def memory(gib):
         ("clocks", {"ClockInfo": 900, "CurrentClocksEventReasons": 0}, Level.WARNING, "held at 900"),
         ("clocks", {"ClockInfo": 900, "CurrentClocksEventReasons": 4}, Level.OK, "at most 1980"),  # power
         ("clocks", {"ClockInfo": 1980, "CurrentClocksEventReasons": 0}, Level.OK, "at most 1980"),
-        ("now", {"ClockInfo": 1200}, Level.OK, "1200 MHz, 75 W, 30 °C"),
         ("PCIe", {"CurrPcieLinkWidth": 8}, Level.WARNING, "generation 5 x8, at most 5 x16"),
         ("PCIe", {"CurrPcieLinkGeneration": 1}, Level.OK, "idle: it saves power"),
         (
@@ -105,18 +101,23 @@ def memory(gib):
         ),
         ("PCIe", {"CurrPcieLinkWidth": 0}, Level.OK, "not reported"),
         ("throttling", {"CurrentClocksEventReasons": 0}, Level.OK, "none"),
-        ("throttling", {"CurrentClocksEventReasons": 0x44}, Level.PROBLEM, "too hot (hardware), power limit"),
+        ("throttling", {"CurrentClocksEventReasons": 0x44}, Level.PROBLEM, "power limit, too hot (hardware)"),
         ("throttling", {"CurrentClocksEventReasons": 0x80}, Level.PROBLEM, "power brake"),
         ("throttling", {"CurrentClocksEventReasons": 0x4}, Level.WARNING, "power limit"),
         ("throttling", {"CurrentClocksEventReasons": 1 << 40}, Level.WARNING, "unknown reason 0x10000000000"),
-        ("other users", {"MemoryInfo": memory(1)}, Level.WARNING, "no process visible, 1.0 GiB in use"),
+        ("other users", {"MemoryInfo": memory(1)}, Level.WARNING, "processes: none visible, 1.0 GiB in use"),
         (
             "other users",
             {"MemoryInfo": memory(60), "UtilizationRates": SimpleNamespace(gpu=37)},
             Level.PROBLEM,
-            "no process visible, 60.0 GiB in use, 37 % busy",  # a container hides the process
+            "processes: none visible, 60.0 GiB in use, 37 % busy",  # a container hides the process
         ),
-        ("other users", {"UtilizationRates": SimpleNamespace(gpu=2**32 - 1)}, Level.OK, "no process visible"),
+        (
+            "other users",
+            {"UtilizationRates": SimpleNamespace(gpu=2**32 - 1)},
+            Level.OK,
+            "processes: none visible",
+        ),
     ],
 )
 def test_each_check(tmp_path, subject, changes, level, words):
@@ -124,16 +125,6 @@ def test_each_check(tmp_path, subject, changes, level, words):
     assert finding.level is level
     assert bool(finding.remedy) == (level is not Level.OK)
     assert words in finding.text
-
-
-NUMBERS = [name for name, answer in WELL.items() if isinstance(answer, int) and name not in NAMED]
-
-
-@given(
-    st.fixed_dictionaries({name: st.none() | st.integers(min_value=0, max_value=2**64) for name in NUMBERS})
-)
-def test_no_answer_of_nvml_breaks_a_check(tmp_path_factory, answers):
-    assert len(judged(WELL | answers, tmp_path_factory.getbasetemp())) == 11
 
 
 # --- the real pynvml --------------------------------------------------------------------------------
@@ -145,31 +136,19 @@ from pytest_accel.doctor.findings import to_plain
 from pytest_accel.platforms.host import HostFiles
 from pytest_accel.doctor.gpus import examine
 devices = examine(HostFiles(root=Path(os.environ["HOST_ROOT"])), os.environ, frozenset({0, 1}))
-print(json.dumps([to_plain(devices.findings), devices.gpus, devices.cuda, "torch" in sys.modules]))
+print(json.dumps([to_plain(devices[0]), "torch" in sys.modules]))
 """
-SILENT = (
-    "power_limit_mw",
-    "clock_sm_max_mhz",
-    "ecc",
-    "persistence",
-    "clock_event_reasons",
-    "mig",
-    "utilization",
-    "memory_mib",
-)
 CASES = {
     "well": FakeGpu(pci_bus_id="00000000:17:00.0"),
     "in use": FakeGpu(processes="4711:512,4712:0", memory_used_mib=900, utilization=40),
-    "hot": FakeGpu(clock_event_reasons=0x40),
     "far": FakeGpu(pci_bus_id="00000000:18:00.0"),
     "lost": FakeGpu(lost=1),
-    "silent": FakeGpu(**dict.fromkeys(SILENT)),
 }
 
 
 @pytest.fixture(scope="module")
 def answer(fake_nvml, tmp_path_factory):
-    """(findings, gpus, cuda, torch imported) of a machine; `init_error` is what nvmlInit returns."""
+    """Findings on a machine; `init_error` is what nvmlInit returns."""
     root = tmp_path_factory.mktemp("host")
     for bus_id, cpus in {"0000:17:00.0": "0-1", "0000:18:00.0": "2-3"}.items():
         folder = root / "sys/bus/pci/devices" / bus_id
@@ -178,8 +157,9 @@ def answer(fake_nvml, tmp_path_factory):
         (folder / "local_cpulist").write_text(cpus)
 
     def ask(gpus, **options):
-        plain, *rest = json.loads(fake_nvml.run(CODE, gpus, **{"HOST_ROOT": str(root)} | options))
-        return [Finding(**{**each, "level": Level(each["level"])}) for each in plain], *rest
+        plain, has_torch = json.loads(fake_nvml.run(CODE, gpus, **{"HOST_ROOT": str(root)} | options))
+        assert not has_torch
+        return [Finding(**{**each, "level": Level(each["level"])}) for each in plain]
 
     return ask
 
@@ -198,20 +178,15 @@ def crowd(answer):
     ("case", "subject", "level", "words"),
     [
         ("well", "device", Level.OK, "NVIDIA H200, 140.4 GiB, GPU-00000000"),
-        ("well", "now", Level.OK, "345 MHz, 75 W, 30 °C (idle"),
-        ("well", "other users", Level.OK, "no process visible, 0 MiB in use, 0 % busy"),
         ("well", "NUMA", Level.OK, "near CPUs 0-1"),
-        ("in use", "other users", Level.PROBLEM, "2 processes (pid 4711, 4712), 900 MiB in use, 40 % busy"),
-        ("hot", "throttling", Level.PROBLEM, "too hot (hardware)"),
+        ("in use", "other users", Level.PROBLEM, "processes: 4711, 4712, 900 MiB in use, 40 % busy"),
         ("far", "NUMA", Level.WARNING, "near CPUs 2-3; this process may only use 0-1"),
         ("lost", "device", Level.PROBLEM, "does not answer: GPU is lost"),
-        ("silent", "device", Level.OK, "memory unknown"),
-        ("silent", "power limit", Level.OK, "not reported"),
     ],
 )
 def test_answers_of_the_driver(crowd, case, subject, level, words):
     which = f"GPU {list(CASES).index(case)}"
-    (finding,) = [each for each in crowd[0] if (each.of, each.subject) == (which, subject)]
+    (finding,) = [each for each in crowd if (each.of, each.subject) == (which, subject)]
     assert finding.level is level
     assert words in finding.text
 
@@ -238,7 +213,7 @@ def test_answers_of_the_driver(crowd, case, subject, level, words):
     ids=["all", "hidden", "mixed"],
 )
 def test_visible_gpus(answer, gpus, environ, level, words, remedy):
-    finding = answer(gpus, **environ)[0][-1]
+    finding = answer(gpus, **environ)[-1]
     assert (finding.subject, finding.level) == ("visible", level)
     assert words in finding.text
     assert remedy in finding.remedy
@@ -247,15 +222,15 @@ def test_visible_gpus(answer, gpus, environ, level, words, remedy):
 def test_driver_that_does_not_match_its_library_is_a_problem(answer, tmp_path):
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/nvidia0").touch()
-    (finding,), *_ = answer([FakeGpu()], init_error=18, HOST_ROOT=str(tmp_path))
+    (finding,) = answer([FakeGpu()], init_error=18, HOST_ROOT=str(tmp_path))
     assert finding.level is Level.PROBLEM
     assert "version mismatch" in finding.text
-    assert finding.remedy == "Restart the node or the container."
+    assert "restart the node" in finding.remedy
 
 
 @pytest.mark.parametrize(("file", "gpus"), [("dev/null", 0), ("proc/driver/nvidia/version", 1)])
 def test_loaded_driver_without_the_package_is_a_problem(tree, monkeypatch, file, gpus):
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    devices = examine(tree({file: "580"}), {}, frozenset({0}))
-    assert (devices.gpus, len(devices.findings)) == (gpus, gpus)
-    assert all("pip install nvidia-ml-py" in each.remedy for each in devices.findings)
+    findings, number, _ = examine(tree({file: "580"}), {}, frozenset({0}))
+    assert (number, len(findings)) == (gpus, gpus)
+    assert all("nvidia-ml-py is not installed" in each.text for each in findings)

@@ -4,12 +4,10 @@ import os
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pytest_accel.doctor import host
 from pytest_accel.doctor.findings import Level
-from pytest_accel.doctor.host import Folder, examine_cpus, examine_folder, examine_load, examine_memory
+from pytest_accel.doctor.host import examine_cpus, examine_folder, examine_load, examine_memory
 from pytest_accel.platforms.host import HostFiles, cpu_quota, cpu_shares, memory_limit, read_file
 
 GIB = 1 << 30
@@ -136,11 +134,6 @@ class TestLoad:
         after = stat((5, 0, 5, 80, 10, 0, 0, 0), (0, 0, 0, 100, 0, 0, 0, 0), (100, 0, 0, 0, 0, 0, 0, 0))
         assert cpu_shares(stat(IDLE, IDLE, IDLE), after, TWO) == (0.05, 0.0)
 
-    @given(st.text(alphabet="cpu01 \r\n²-x"), st.text(alphabet="cpu01 \r\n²-x"))
-    def test_no_text_is_too_strange(self, before, after):
-        found = cpu_shares(before, after, TWO)
-        assert found is None or 0 <= found[0] <= 1
-
     @pytest.mark.parametrize(
         ("ticks", "levels"),
         [
@@ -166,31 +159,30 @@ class TestLoad:
 class TestDisk:
     @pytest.fixture
     def statvfs(self, monkeypatch):
-        def answer(free_mib, free_files=1000):
-            state = SimpleNamespace(f_bavail=free_mib, f_frsize=1 << 20, f_files=1000, f_favail=free_files)
+        def answer(free_mib):
+            state = SimpleNamespace(f_bavail=free_mib, f_frsize=1 << 20)
             monkeypatch.setattr(os, "statvfs", lambda path: state)
 
         return answer
 
     @pytest.mark.parametrize(
-        ("free_mib", "free_files", "level", "words"),
+        ("free_mib", "level", "words"),
         [
-            (50_000, 1000, Level.OK, "48.8 GiB free at"),
-            (1_000, 1000, Level.WARNING, "1000 MiB free"),
-            (50, 1000, Level.PROBLEM, "full"),
-            (50_000, 0, Level.PROBLEM, "no inode"),
+            (50_000, Level.OK, "48.8 GiB free at"),
+            (1_000, Level.WARNING, "1000 MiB free"),
+            (50, Level.PROBLEM, "full"),
         ],
     )
-    def test_room(self, statvfs, tmp_path, free_mib, free_files, level, words):
-        statvfs(free_mib, free_files)
-        (finding,) = examine_folder(Folder(purpose="baselines", path=tmp_path))
+    def test_room(self, statvfs, tmp_path, free_mib, level, words):
+        statvfs(free_mib)
+        (finding,) = examine_folder("baselines", tmp_path)
         assert (finding.level, finding.subject) == (level, "baselines")
         assert words in finding.text
 
     def test_what_cannot_be_written(self, statvfs, tmp_path, monkeypatch):
         statvfs(50_000)
         monkeypatch.setattr(os, "access", lambda path, mode: False)
-        (finding,) = examine_folder(Folder(purpose="baselines", path=tmp_path))
+        (finding,) = examine_folder("baselines", tmp_path)
         assert finding.level is Level.WARNING
         assert "cannot be written to" in finding.text
 
@@ -199,14 +191,15 @@ class TestDisk:
             raise OSError(116, "Stale file handle")
 
         monkeypatch.setattr(os, "statvfs", stale)
-        (finding,) = examine_folder(Folder(purpose="data", path=tmp_path))
+        (finding,) = examine_folder("data", tmp_path)
         assert finding.level is Level.PROBLEM
         assert "stale file handle" in finding.text
 
     def test_dockers_64_mib_of_shared_memory(self, statvfs, tmp_path):
         statvfs(64)
         (tmp_path / "dev/shm").mkdir(parents=True)
-        (finding,) = examine_folder(host.folders(HostFiles(root=tmp_path), {}, data=None, baselines=None)[-1])
+        found = host.folders(HostFiles(root=tmp_path), {}, data=None, baselines=None)
+        (finding,) = examine_folder("shared memory", found["shared memory"])
         assert finding.level is Level.PROBLEM
         assert "--shm-size" in finding.remedy
 

@@ -13,7 +13,7 @@ from pytest_accel.commands import registry
 from pytest_accel.commands.registry import Argument, argument, command
 from pytest_accel.report.baselines import ShownBenchmark, shown, shown_json
 from pytest_accel.report.markdown import render_proposal
-from pytest_accel.stats.quantities import counted, did_you_mean, inert, parse_tolerance, printable
+from pytest_accel.stats.quantities import counted, did_you_mean, parse_tolerance, printable
 from pytest_accel.stats.run import node_id_of
 from pytest_accel.storage import baseline_edits
 from pytest_accel.storage.baselines import BaselineFile, BaselineStore
@@ -89,7 +89,7 @@ def _check(folder: Path) -> int:
         raise ValueError(f"{folder} holds nothing to check. Name the folder of baselines with --baselines.")
     faults = [fault for each in found.values() for fault in each]
     for line in "\n".join(f"FAULT  {fault}".replace("\n", "\n    ") for fault in faults).splitlines():
-        print(inert(printable(line)))
+        print(printable(line))
     number = counted(len(faults), "fault") if faults else "no fault"
     print(f"Checked {counted(len(found), 'file')}: {number}.")
     return 1 if faults else 0

@@ -12,7 +12,7 @@ from pytest_accel.commands.registry import HISTORY, argument, by_keyword, comman
 from pytest_accel.report import history as history_text
 from pytest_accel.stats.changepoints import MIN_VALUES, SEASON
 from pytest_accel.stats.environment import Environment
-from pytest_accel.stats.quantities import counted, inert, parse_count, printable
+from pytest_accel.stats.quantities import counted, parse_count, printable
 from pytest_accel.storage.codec import encode
 from pytest_accel.storage.results import read_results
 
@@ -63,7 +63,7 @@ def history(args: argparse.Namespace) -> int:
     opened = History(required_history(args))
     for session in [read_results(path) for path in args.imported]:  # all, before anything is written
         is_new = opened.append(session)
-        print(inert(f"{printable(session.session)}  {'added' if is_new else 'was there already'}"))
+        print(f"{printable(session.session)}  {'added' if is_new else 'was there already'}")
     if args.changes:
         return _changes(opened, args)
     if args.imported:
@@ -122,7 +122,7 @@ def _changes(history: History, args: argparse.Namespace) -> int:
     print(f"{sum(map(bool, found))} of {counted(len(chosen), 'benchmark')} changed")
     if short:
         print(f"{short} too short to say: change points need {MIN_VALUES} sessions")
-    return int(args.fail and any(shift.change.relative < 0 for each in found for shift in each))
+    return int(args.fail and any(change.relative < 0 for each in found for change, _ in each))
 
 
 def _chosen(history: History, args: argparse.Namespace) -> list[tuple[str, str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from pytest_accel.stats.baseline_quality import (
 from pytest_accel.stats.comparison import Value, figures
 from pytest_accel.stats.environment import TITLES, Environment
 from pytest_accel.stats.gate import THROUGHPUT
-from pytest_accel.stats.quantities import ASSUMED, counted, inert, noise_percent, percent, printable, si
+from pytest_accel.stats.quantities import ASSUMED, counted, noise_percent, percent, printable, si
 from pytest_accel.stats.run import RECORD_RUNS, short_name
 from pytest_accel.storage.baselines import BaselineEntry, BaselineFile, LedgerEntry
 from pytest_accel.storage.codec import encode
@@ -27,17 +27,12 @@ _ENVIRONMENT_FACTS = (
     *("device_name", "power_limit_w", "cpu_model"),
     *("driver", "cuda", "torch", "python", "container_image"),
 )
-_STATES: Mapping[str, tuple[Callable[[BaselineQuality], object], str]] = {
-    "provisional": (
-        lambda quality: quality.provisional,
-        f"fewer than {RECORD_RUNS} runs or {MIN_SESSIONS} sessions; record again on other days.",
-    ),
-    "too noisy": (
-        lambda quality: quality.too_noisy,
-        "the loss that it resolves is larger than its tolerance.",
-    ),
-    "no gate": (lambda quality: quality.no_gate, f"it tolerates more than {percent(NO_GATE, 0)}."),
-}
+_LEGEND = (
+    f"± is the 95 % interval; resolves is the loss that the gate catches in 80 % of cases. {ASSUMED}: a single run shows no "
+    f"noise; it is assumed. provisional: fewer than {RECORD_RUNS} runs or {MIN_SESSIONS} sessions; record again on other days. "
+    "too noisy: the loss that it resolves is larger than its tolerance. "
+    f"no gate: it tolerates more than {percent(NO_GATE, 0)}."
+)
 
 # --- stored runs ------------------------------------------------------------------------------------
 
@@ -70,23 +65,13 @@ def shown(stored: Sequence[ShownBenchmark]) -> list[str]:
         own = [each for each in stored if each.file.platform == platform]
         lines += [
             printable(platform),
-            *map(inert, _table(own)),
+            *_table(own),
             _prior_line(own[0].prior),
             *_environments(own),
             *_ledger(own),
             "",
         ]
-    return fitted([*lines, " ".join(_legend(stored))])
-
-
-def _legend(stored: Sequence[ShownBenchmark]) -> Iterator[str]:
-    yield "± is the 95 % interval; resolves is the loss that the gate catches in 80 % of cases."
-    found = [each.quality for each in stored]
-    if any(each.runs == 1 for each in found):
-        yield f"{ASSUMED}: a single run shows no noise; it is assumed."
-    for state, (applies, meaning) in _STATES.items():
-        if any(map(applies, found)):
-            yield f"{state}: {meaning}"
+    return fitted([*lines, _LEGEND])
 
 
 def _prior_line(prior: NoisePrior) -> str:
@@ -102,7 +87,7 @@ def _table(stored: Sequence[ShownBenchmark]) -> list[str]:
         rows.append(
             [
                 short_name(each.key),
-                ", ".join(state for state, (applies, _) in _STATES.items() if applies(found)) or "ok",
+                _state(found),
                 si(each.throughput.value),
                 f"{entry.unit}/s",
                 noise_percent(found.resolution, found.runs),
@@ -117,6 +102,11 @@ def _table(stored: Sequence[ShownBenchmark]) -> list[str]:
     titles = ["benchmark", "state", "throughput>", "unit", "resolves>", "tolerance>"]
     titles += ["runs>", "sessions>", "noise>", "±>", "anchor runs>"]
     return text_table(titles, rows)
+
+
+def _state(quality: BaselineQuality) -> str:
+    noisy, ungated = "too noisy" if quality.too_noisy else "", "no gate" if quality.no_gate else ""
+    return ", ".join(filter(None, ("provisional" if quality.provisional else "", noisy, ungated))) or "ok"
 
 
 def _environments(stored: Sequence[ShownBenchmark]) -> Iterator[str]:

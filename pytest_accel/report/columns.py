@@ -15,7 +15,6 @@ from pytest_accel.stats.run import SOURCE, is_real
 
 SYNTHETIC = "synthetic"
 _ENERGY = "energy_per_step_j"
-_SECONDS_IN = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +67,7 @@ def _latency(result: Result) -> str:
     p50_s, p99_s = result.metrics.get("latency_p50_s"), result.metrics.get("latency_p99_s")
     if p50_s is None or p99_s is None:
         return ""
-    number, unit = seconds(p99_s).split()  # both in the unit of the longer one
-    return f"{p50_s / _SECONDS_IN[unit]:.3g} / {number} {unit}"
+    return f"{seconds(p50_s)} / {seconds(p99_s)}"
 
 
 def _bound_by(result: Result) -> str:
@@ -90,16 +88,11 @@ def _energy_of_epoch(result: Result) -> str:
     return si(energy.wh_per_epoch(step_j, epoch_size, result.work_per_step))
 
 
-def units_per_wh(result: Result) -> float | None:
-    step_j = result.metrics.get(_ENERGY)
-    return energy.units_per_wh(step_j, result.work_per_step) if step_j else None
-
-
 def _work_per_energy(result: Result) -> str:
-    per_wh = units_per_wh(result)
+    step_j = result.metrics.get(_ENERGY)
     is_gated = any(line.of == _ENERGY for line in result.lines)
     wanted = is_gated or "epoch_size" in result.metrics  # else it only widens the table
-    return si(per_wh) if per_wh and wanted else ""
+    return si(energy.units_per_wh(step_j, result.work_per_step)) if step_j and wanted else ""
 
 
 def _metric(title: str, name: str, show: Callable[[float], str], meaning: str) -> ResultColumn:

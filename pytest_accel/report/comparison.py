@@ -18,7 +18,7 @@ from pytest_accel.stats.gate import LOSSES, THROUGHPUT, Outcome, Verdict
 from pytest_accel.stats.kernels import KernelChange, KernelDifference
 from pytest_accel.stats.metric_gates import shown_name
 from pytest_accel.stats.paired import IsolatedComponent, PairedBenchmark, Sessions
-from pytest_accel.stats.quantities import counted, inert, percent, printable, seconds, si
+from pytest_accel.stats.quantities import counted, percent, printable, seconds, si
 from pytest_accel.stats.results import Ending, ReportLine, Result, SessionResults, status_of
 from pytest_accel.stats.run import short_name
 from pytest_accel.storage.codec import encode
@@ -27,20 +27,6 @@ from pytest_accel.storage.comparison import Cell, Comparison, Judged, Row
 
 SCHEMA_VERSION = 3
 UNLIKE = "*"
-TITLES = {
-    "step_time": "time of a step",
-    "first_step_time": "time of the first step",
-    "scaling_efficiency": "scaling (throughput per device)",
-    "mfu": "MFU (share of the dense peak)",
-    "power_mean_w": "mean power",
-    "power_peak_w": "peak power",
-    "tdp_share": "share of TDP",
-    "sm_clock_mhz": "SM clock",
-    "memory_clock_mhz": "memory clock",
-    "temperature_c": "peak temperature",
-}
-
-
 # Title, headings (one that ends in `>` is of figures) and rows
 Table: TypeAlias = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
 
@@ -56,7 +42,7 @@ def tables(comparison: Comparison) -> Iterator[Table]:
     """Yield a table for each metric; without empty columns."""
     grouped: dict[str, list[Row]] = {}
     for row in comparison.rows:
-        grouped.setdefault(TITLES.get(row.metric, row.metric.replace("_", " ")), []).append(row)
+        grouped.setdefault(row.metric, []).append(row)
     for title, rows in grouped.items():
         headings, texts = zip(*_columns(rows, comparison), strict=True)
         yield title, headings, list(zip(*texts, strict=True))
@@ -157,7 +143,7 @@ def _terminal(comparison: Comparison) -> str:
     lines: list[str] = []
     for title, headings, rows in tables(comparison):
         lines += [printable(title), *terminal.text_table(headings, rows), ""]
-    return "".join(f"{inert(line)}\n" for line in [*lines, *terminal.fitted(notes(comparison))])
+    return "\n".join([*lines, *terminal.fitted(notes(comparison))]) + "\n"
 
 
 def _markdown(comparison: Comparison) -> str:
@@ -195,22 +181,13 @@ FORMATS: dict[str, Callable[[Comparison], str]] = {"table": _terminal, "markdown
 
 # As `text_table` takes them: the most important first, `>` ends those of figures.
 KERNEL_HEADINGS = ("a step", "change>", "of the loss>", "baseline>", "now>", "calls", "kernel")
-_SMALL = 0.01  # of the loss: such changes share a row
 _NONE_S = 1e-9
-_BARS = 8  # of operations in a waterfall
 
 
 def kernel_rows(found: KernelDifference) -> list[tuple[str, ...]]:
     """Return the changes of operations, of idle time, what is unexplained and the measured step time; they sum up."""
-    least_s = _SMALL * abs(found.loss_s)
-    shown = [each for each in found.rows if abs(each.change_s) >= least_s]
-    small = [each for each in found.rows if abs(each.change_s) < least_s]
-    if small:
-        sums = (math.fsum(each.before_s for each in small), math.fsum(each.after_s for each in small))
-        name = f"{counted(len(small), 'operation')} nearly as before"
-        shown.append(KernelChange(operation=name, before_s=sums[0], after_s=sums[1]))
     measured = KernelChange(operation="measured", before_s=found.before_s, after_s=found.after_s)
-    rows = [_kernel_row(found, each) for each in (*shown, found.idle)]
+    rows = [_kernel_row(found, each) for each in (*found.rows, found.idle)]
     rest_s = found.unexplained_s
     rows.append(("unexplained", signed(rest_s), _share_of_loss(found, rest_s), *[""] * 4))
     return [*rows, _kernel_row(found, measured)]
@@ -229,17 +206,6 @@ def _share_of_loss(found: KernelDifference, change_s: float) -> str:
 def signed(value_s: float) -> str:
     """Return a change with its sign; less than a nanosecond is none."""
     return f"{'-' if value_s < 0 else '+'}{seconds(abs(value_s))}" if abs(value_s) >= _NONE_S else seconds(0)
-
-
-def waterfall(found: KernelDifference) -> list[tuple[str, float]]:
-    """Return names and milliseconds: the baseline's step time, changes with small ones together, that of this session."""
-    bars = [(each.operation, each.change_s) for each in (*found.rows[:_BARS], found.idle)]
-    bars.append(("unexplained", found.unexplained_s))
-    large = [(name, change_s) for name, change_s in bars if abs(change_s) >= _SMALL * abs(found.loss_s)]
-    rest_s = found.loss_s - math.fsum(change_s for _, change_s in large)
-    rest = [("other changes", rest_s)] if abs(rest_s) >= _NONE_S else []
-    whole = [("baseline", found.before_s), *large, *rest, ("now", found.after_s)]
-    return [(name, 1e3 * value_s) for name, value_s in whole]
 
 
 # --- upgrades --------------------------------------------------------------------------------
@@ -369,7 +335,7 @@ def screen(session: SessionResults) -> list[str]:
         *(terminal.line_text(result.name, line) for result in shown for line in result.lines),
         *(f"cause: {result.name}: {text}" for result in shown for text in result.cause_texts),
     ]
-    return [inert(line) for line in [*(table if shown else []), "", *terminal.fitted(map(printable, lines))]]
+    return [*(table if shown else []), "", *terminal.fitted(map(printable, lines))]
 
 
 def _upgrade_row(result: Result) -> tuple[str, ...]:

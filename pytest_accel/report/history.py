@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from pytest_accel.report.terminal import changed, text_table
 from pytest_accel.stats.changepoints import MIN_VALUES, ChangePoint, change_points
 from pytest_accel.stats.environment import Environment, describe, diff, diff_identity
-from pytest_accel.stats.quantities import counted, inert, printable, seconds, si
+from pytest_accel.stats.quantities import counted, printable, seconds, si
 
 if TYPE_CHECKING:  # SQLite is loaded only where it is needed
     from pytest_accel.storage.history import Point, SessionFacts
@@ -23,14 +22,7 @@ SLOW_OF, SLOW_BEFORE, SLOW_OFTEN = 6, 12, 3
 _SHORT = 12  # digits of a revision
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shift:
-    """A new level, the two sessions between which it began, and what else changed there."""
-
-    change: ChangePoint  # of throughput
-    last: Point  # of the old level
-    first: Point  # of the new one
-    suspects: tuple[str, ...]
+Shift: TypeAlias = tuple[ChangePoint, tuple[str, ...]]  # a change of throughput, and what else changed there
 
 
 def changes_of(points: Sequence[Point]) -> tuple[ChangePoint, ...]:
@@ -39,12 +31,12 @@ def changes_of(points: Sequence[Point]) -> tuple[ChangePoint, ...]:
 
 
 def shifts(points: Sequence[Point], environment: Callable[[Point], Environment | None]) -> tuple[Shift, ...]:
-    """Return each change point of a series with the sessions around it; `environment` is that of a point."""
+    """Return each change point of a series with its suspects; `environment` is that of a point."""
     found = []
     for change in changes_of(points):
         last, first = points[change.index - 1], points[change.index]
         suspects = _suspects(last, first, environment(last), environment(first))
-        found.append(Shift(change=change, last=last, first=first, suspects=tuple(map(printable, suspects))))
+        found.append((change, tuple(map(printable, suspects))))
     return tuple(found)
 
 
@@ -79,8 +71,6 @@ def recurring(slow: Sequence[bool]) -> str:
 
 def sparkline(values: Sequence[float], width: int = WIDTH) -> str:
     """Return a block a value; the median of several where more than `width` are given."""
-    if not values:
-        return ""
     count = min(width, len(values))
     shown = [median(values[i * len(values) // count : (i + 1) * len(values) // count]) for i in range(count)]
     low, high = min(shown), max(shown)
@@ -93,7 +83,7 @@ def sparkline(values: Sequence[float], width: int = WIDTH) -> str:
 
 
 def series_title(platform: str, key: str) -> str:
-    return inert(printable(f"{platform}  {key}"))
+    return printable(f"{platform}  {key}")
 
 
 def overview(title: str, points: Sequence[Point]) -> list[str]:
@@ -150,14 +140,14 @@ def unchanged(points: Sequence[Point]) -> str:
 
 def shift_lines(title: str, points: Sequence[Point], found: Sequence[Shift]) -> list[str]:
     lines = overview(title, points)
-    for each in found:
-        change, unit = each.change, printable(each.first.unit)
+    for change, suspects in found:
+        first = points[change.index]
         lines.append(
-            f"  {changed(-change.relative)} since {_moment(each.first.at)}, session {printable(each.first.session)}: "
-            f"{si(change.before)} -> {si(change.after)} {unit}/s"
+            f"  {changed(-change.relative)} since {_moment(first.at)}, session {printable(first.session)}: "
+            f"{si(change.before)} -> {si(change.after)} {printable(first.unit)}/s"
         )
-        suspects = [f"suspect: {suspect}" for suspect in each.suspects]
-        lines += [f"    {text}" for text in suspects or ["nothing that is recorded changed there"]]
+        named = [f"suspect: {suspect}" for suspect in suspects]
+        lines += [f"    {text}" for text in named or ["nothing that is recorded changed there"]]
     return lines
 
 

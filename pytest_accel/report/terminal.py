@@ -5,12 +5,12 @@ from __future__ import annotations
 import shutil
 import textwrap
 import time
-import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
 from _pytest._io import TerminalWriter
+from _pytest._io.wcwidth import wcswidth
 
 from pytest_accel.report.verdicts import deciding, removal, word
 from pytest_accel.stats.baseline_quality import MOST_RESOLVED, NO_GATE
@@ -24,7 +24,6 @@ from pytest_accel.stats.run import MAX_RUNS
 
 GAP = "  "
 _NARROWEST = 12  # characters of a clipped cell
-_LEAST_ROOM = 24  # columns for progress behind pytest's line, which -v fills to its end
 
 # --- lines ------------------------------------------------------------------------------------------
 
@@ -84,14 +83,10 @@ def frozen_text(*, chosen: float, stored: float | None, before: float | None = N
         )
     here = f"tolerance auto: {percent(stored)}"
     if stored != before:  # the baseline is new, or was replaced
-        wider = f", wider than the {percent(before)} before" if before is not None and stored > before else ""
-        return f"{here}, frozen in its baseline{wider}"
-    if chosen == before:
-        return f"{here} stays, as it was frozen"
-    return (
-        f"{here} stays, as it was frozen; its runs resolve {percent(chosen)} by now: quieten the machine "
-        '(pytest-accel doctor), or move it with --accel-update --accel-reason "..."'
-    )
+        return f"{here}, frozen in its baseline" + ("" if before is None else f"; it was {percent(before)}")
+    now = f"; its runs resolve {percent(chosen)} by now: quieten the machine (pytest-accel doctor), or move it with "
+    now += '--accel-update --accel-reason "..."'
+    return f"{here} stays, as it was frozen{'' if chosen == before else now}"
 
 
 def explain(verdict: Verdict) -> str:
@@ -100,7 +95,7 @@ def explain(verdict: Verdict) -> str:
         observed=counted(verdict.runs, "run"),
         against=f" vs {counted(verdict.baseline_runs, 'baseline run')}",
         gained=": refresh the baseline with --accel-update, or the loss of this gain will go unnoticed",
-        way_out=": ".join(filter(None, way_out(verdict))),
+        way_out=_way_out(verdict),
     )
     beside = f"; beside {percent(verdict.common)} that all on this platform lost" if verdict.common else ""
     return text + beside
@@ -141,26 +136,28 @@ def in_words(  # noqa: PLR0911 - one a verdict
     return verdict.reason
 
 
-def way_out(verdict: Verdict, enough: str = "") -> tuple[str, str]:
-    """Return why a verdict is inconclusive, and what would decide it; `enough` replaces the tolerance that would do.
+def _way_out(verdict: Verdict) -> str:
+    """Return why a verdict is inconclusive, and what would decide it.
 
     More runs are advised only where they can decide it: ten resolve 3.7 times the noise.
     """
     if verdict.wants_another_run:
         few = "one run decides nothing" if verdict.runs == 1 else "another run may decide it"
-        return "", f"{few}, and it was not measured again"
+        return f"{few}, and it was not measured again"
     noise, resolution = verdict.noise or 0.0, verdict.resolution or 0.0
     if resolution <= verdict.tolerance:
-        why = f"noise {percent(noise)} would resolve {percent(resolution)}, but the runs do not agree"
-        return why, "measure again, and look at what differs from process to process"
+        return (
+            f"noise {percent(noise)} would resolve {percent(resolution)}, but the runs do not agree: "
+            "measure again, and look at what differs from process to process"
+        )
     if MOST_RESOLVED * noise <= verdict.tolerance and verdict.baseline_runs < MAX_RUNS:
         remedy = "record more baseline runs with --accel-record"
     elif resolution > NO_GATE:
         remedy = f"no gate holds on it: {_quieten(verdict.of)}"
     else:
-        remedy = f"{_quieten(verdict.of)}, or tolerate {enough or percent(resolution, 0)}"
+        remedy = f"{_quieten(verdict.of)}, or tolerate {percent(resolution, 0)}"
     ended = ", so that further runs would hardly decide it" if verdict.undecidable else ""
-    return f"noise {percent(noise)} resolves {percent(resolution)} here{ended}", remedy
+    return f"noise {percent(noise)} resolves {percent(resolution)} here{ended}: {remedy}"
 
 
 def _quieten(of: str) -> str:
@@ -239,25 +236,6 @@ class Cell:
     markup: Mapping[str, bool] = field(default_factory=dict)
 
 
-def display_width(text: str) -> int:
-    """Return the columns that a text takes: East Asian characters and emoji take two, combining marks none."""
-    return len(text) if text.isascii() else sum(map(_columns_of, text))
-
-
-def _columns_of(character: str) -> int:
-    if unicodedata.category(character) in {"Mn", "Me", "Cf"}:
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
-
-
-def _clipped_to(text: str, width: int) -> str:
-    """Return a text without its middle, in at most so many columns."""
-    characters = width
-    while display_width(found := clipped(text, characters)) > width:
-        characters -= 1
-    return found
-
-
 def screen_width() -> int | None:
     """Return the columns of the terminal, or those that COLUMNS names; None where output is a file."""
     return shutil.get_terminal_size(fallback=(0, 0)).columns or None
@@ -269,14 +247,11 @@ def padded_rows(
     """Return a header and the rows, padded, and lines that name the columns that `width` has no room for.
 
     A title that ends in `>` is of figures. Columns without a value are left out. The most important columns come first: the
-    last ones are left out until the others fit. Where even two are too wide, the first column's texts lose their middle, and
-    then the second's: half of the width is the first's, and what others leave.
+    last ones are left out until the others fit. The first column's texts lose their middle where two are too wide.
     """
     names = [title.removesuffix(">") for title in titles]
     shown = [index for index in range(len(names)) if any(row[index].text for row in rows)]
-    widths = {
-        i: max(display_width(text) for text in (names[i], *(row[i].text for row in rows))) for i in shown
-    }
+    widths = {i: max(wcswidth(text) for text in (names[i], *(row[i].text for row in rows))) for i in shown}
     left_out: list[str] = []
     enough = _table_width(shown, widths)
     if width is not None:
@@ -291,8 +266,8 @@ def padded_rows(
     header = [Cell(text=name, markup={"bold": True}) for name in names]
 
     def padded(index: int, cell: Cell) -> Cell:
-        text = _clipped_to(cell.text, widths[index])
-        blanks = " " * (widths[index] - display_width(text))
+        text = clipped(cell.text, widths[index])
+        blanks = " " * (widths[index] - wcswidth(text))
         text = blanks + text if titles[index].endswith(">") else text + blanks
         return replace(cell, text=text.rstrip() if index == shown[-1] else text + GAP)
 
@@ -314,17 +289,17 @@ def text_table(titles: Sequence[str], rows: Iterable[Iterable[str]]) -> list[str
 
 def wrapped(text: str, width: int | None, *, first: str = "", indent: str = "    ") -> list[str]:
     """Return a text in lines of at most `width`; words stay whole, such as paths to copy."""
-    if width is None or display_width(first + text) <= width:
+    if width is None or wcswidth(first + text) <= width:
         return [f"{first}{text}".rstrip()]
-    found = textwrap.wrap(  # which counts characters: \0 stands for the second column of a wide one
-        "".join(each + "\0" * (_columns_of(each) - 1) for each in text.replace(" %", "\xa0%")),
+    found = textwrap.wrap(
+        text.replace(" %", "\xa0%"),
         max(width, len(indent) + 30),
         initial_indent=first,
         subsequent_indent=indent,
         break_long_words=False,
         break_on_hyphens=False,
     )
-    return [line.replace("\xa0%", " %").replace("\0", "") for line in found]
+    return [line.replace("\xa0%", " %") for line in found]
 
 
 def fitted(lines: Iterable[str]) -> list[str]:
@@ -342,7 +317,7 @@ def fitted(lines: Iterable[str]) -> list[str]:
 
 
 class Progress:
-    """The phase of a benchmark: behind the cursor of a terminal, erased again; in a log a line every 30 s.
+    """The phase of a benchmark: below pytest's line on a terminal, erased again; in a log a line every 30 s.
 
     It ticks from the last phase it was given, while a worker process compiles or measures.
     """
@@ -397,36 +372,28 @@ class Progress:
         left = ""
         if self._ends is not None and self._ends > now:  # an estimate that proved too short says nothing
             left = f"; about {minutes(self._ends - now)} left of the session"
-        if width is None or display_width(self._label + phase + left) <= width:
+        if width is None or wcswidth(self._label + phase + left) <= width:
             return f"{self._label}{phase}{left}"
-        return _clipped_to(self._label, max(_NARROWEST, width - display_width(phase))) + phase
+        return clipped(self._label, max(_NARROWEST, width - wcswidth(phase))) + phase
 
     def _show(self, now: float) -> None:
         self._shown = now
         if self._terminal is not None:
-            self._write(f" {self.text(now, self._room(self._terminal) - 1)}")
+            self._write(f" {self.text(now, self._terminal.fullwidth - 2)}")
         if self._log is not None and now - self.logged_s >= self.log_interval_s:
             self.logged_s = now
             self._log(self.text(now))
-
-    def _room(self, terminal: TerminalWriter) -> int:
-        """Return the columns behind pytest's line; of the line below, where those are too few."""
-        room = terminal.fullwidth - terminal.width_of_current_line - 1
-        return room if room >= _LEAST_ROOM else terminal.fullwidth - 1
 
     def _write(self, text: str) -> None:
         if self._terminal is None:
             return
         with self._uncaptured():
-            room, taken = self._room(self._terminal), self._terminal.width_of_current_line
+            taken = self._terminal.width_of_current_line
             line = self._terminal._current_line  # noqa: SLF001 - pytest fills its line by it; this text is no part of it
-            while display_width(text) > room:
+            while wcswidth(text) >= self._terminal.fullwidth:
                 text = text[:-1]
-            if room + taken < self._terminal.fullwidth:
-                # DEC save, erase to the end of the line, text, restore.
-                shown = f"\x1b7\x1b[K{text}\x1b8"
-            else:  # the line below may scroll, which a saved position does not: up again, and to the right
-                column = (taken - 1) % self._terminal.fullwidth + 1  # of a line that may have wrapped
-                shown = f"\n\x1b[K{text}\r\x1b[A\x1b[{column}C"
-            self._terminal.write(shown, flush=True)
+            # The line below may scroll, which a saved position does not: up again, and to the right.
+            column = (taken - 1) % self._terminal.fullwidth + 1  # of a line that may have wrapped
+            right = f"\x1b[{column}C" if taken else ""
+            self._terminal.write(f"\n\x1b[K{text}\r\x1b[A{right}", flush=True)
             self._terminal._current_line = line  # noqa: SLF001

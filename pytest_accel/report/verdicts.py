@@ -6,12 +6,13 @@ Terminal, JUnit, Markdown, the HTML page and the documentation read this table. 
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
+
+import pytest
 
 from pytest_accel.distributed.worker import Takes, without_options
 from pytest_accel.options import Settings
@@ -20,7 +21,7 @@ from pytest_accel.stats.environment import describe
 from pytest_accel.stats.gate import Outcome, Verdict
 from pytest_accel.stats.quantities import clipped, counted, percent, printable
 from pytest_accel.stats.results import Ending, Result, SessionResults, Status, status_of
-from pytest_accel.stats.run import MAX_RUNS, RECORD_RUNS, WHEEL_SUITES, Scalar, in_wheel
+from pytest_accel.stats.run import MAX_RUNS, WHEEL_SUITES, Scalar, in_wheel
 
 Effect = Literal["passes", "fails", "inconclusive", "missing_baseline", "stale_baseline", "vanished"]
 Tone = Literal["bad", "warn", "gain", "good", "mute"]
@@ -143,12 +144,6 @@ VERDICTS: dict[Status, VerdictRow] = {
     ),
 }
 _FINDINGS_SHOWN = 3
-_EXIT_STATUSES = {
-    2: "it was interrupted",
-    3: "pytest had an error of its own",
-    4: "pytest was called wrongly, or a baseline cannot be read",
-    5: "no tests were collected",
-}
 
 
 def word(status: Status) -> str:
@@ -227,7 +222,7 @@ def headline_of(session: SessionResults) -> Headline:
     if failed:
         return Headline("bad", "cross", f"{len(failed)} of {total} failed")
     if status not in {0, 1}:
-        why = _EXIT_STATUSES.get(status, "see pytest's own output")
+        why = "it was interrupted" if status == pytest.ExitCode.INTERRUPTED else "see pytest's own output"
         return Headline("bad", "bang", f"The session ended with status {status}: {why}")
     if not any(result.runs for result in results):
         what = counts(map(status_word, results)) or "no benchmark was found"
@@ -238,11 +233,7 @@ def headline_of(session: SessionResults) -> Headline:
     if attention := sum(map(needs_attention, results)):
         text = f"None failed; {attention} of {total} {'needs' if attention == 1 else 'need'} attention"
         return Headline("warn", "question", text)
-    counted_as = Counter(result.status for result in results)
-    skipped, well = counted_as[Ending.SKIPPED], len(results) - counted_as[Ending.SKIPPED]
-    became = "recorded" if counted_as[Ending.RECORDED] == well else "ok"
-    text = f"{'All ' if well > 1 else ''}{counted(well, 'benchmark')} {became}"
-    return Headline("good", "check", f"{text}; {skipped} skipped" if skipped else text)
+    return Headline("good", "check", f"{total}: {counts(map(status_word, results))}")
 
 
 def counts(words: Iterable[str]) -> str:
@@ -298,13 +289,13 @@ def next_commands(
     if unclear or not result.steady or result.misses_reference:
         found.append(("Look for what is wrong with the machine", "pytest-accel doctor"))
         if has_past:
-            named = shlex.join(["pytest-accel", "history", "--changes", keyword(result.name)])
+            named = shlex.join(["pytest-accel", "history", "--changes", result.name.partition("[")[0]])
             found.append(("See since when", named))
     asked = remedy([result], command, session)
     return [*found, asked] if asked else found
 
 
-def remedy(  # noqa: PLR0911 - one a status
+def remedy(
     results: Sequence[Result], command: Sequence[str], session: Sequence[Result] = ()
 ) -> Command | None:
     """Return one command for results of one status; None where no command helps.
@@ -317,12 +308,6 @@ def remedy(  # noqa: PLR0911 - one a status
             return "Record a new baseline", f"{again} --accel-update --accel-reason={_reason(results)}"
         case Outcome.NO_BASELINE:
             return "Record a baseline", f"{again} --accel-record"
-        case Outcome.INCONCLUSIVE if more := [
-            each for each in results if "--accel-record" in each.text and len(each.baseline) < MAX_RUNS
-        ]:
-            room = min(MAX_RUNS - len(each.baseline) for each in more)
-            count = "" if room >= RECORD_RUNS else f"={room}"
-            return "Add baseline runs", f"{rerun(more, command, session)} --accel-record{count}"
         case Ending.RECORDED if noisy := [each for each in results if is_too_noisy(each)]:
             what = "Quieten the machine, and replace the noisy runs"
             return what, f"{rerun(noisy, command, session)} {REPLACE}"
@@ -375,12 +360,6 @@ def rerun(results: Sequence[Result], command: Sequence[str], session: Sequence[R
     expression = next((value for name, value in with_values(command) if name == "-m" and value), "")
     marker = ["-m", expression] if expression else []
     return shlex.join(["pytest", *naming(ids, command), *marker, *kept_options(command)])
-
-
-def keyword(name: str) -> str:
-    """Return an expression for `-k` that selects a benchmark: its grammar has no blanks, commas or quotes."""
-    parts = [part for part in re.findall(r"[\w:+\-.\[\]/]+", name) if part not in {"and", "or", "not"}]
-    return " and ".join(parts)
 
 
 def naming(ids: Sequence[str], command: Sequence[str]) -> list[str]:

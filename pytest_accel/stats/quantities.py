@@ -91,11 +91,6 @@ def printable(text: str) -> str:
     return "".join(escaped)
 
 
-def inert(line: str) -> str:
-    """Return a line that GitHub's runner takes for no command (::error::, ::add-mask::), whatever name it begins with."""
-    return f"\\{line}" if line.lstrip().startswith("::") else line
-
-
 def did_you_mean(name: str, valid: Iterable[str]) -> str:
     """Return ` Did you mean 'x' or 'y'?`, or nothing where no valid name is near."""
     from difflib import get_close_matches  # only an error needs it

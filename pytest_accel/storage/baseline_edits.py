@@ -291,5 +291,3 @@ def _entry_faults(entry: BaselineEntry, file: BaselineFile) -> Iterator[str]:
         yield f"{counted(len(repeated), 'run')} stored twice, which makes the noise look smaller than it is"
     if any(was_slowed(run) for run in entry.runs):
         yield "it holds runs that were slowed on purpose"
-    if not entry.ledger:
-        yield "its ledger is empty: the origin of its runs is unknown"

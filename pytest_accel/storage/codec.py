@@ -12,12 +12,11 @@ import sys
 import types
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
-from difflib import get_close_matches
 from enum import Enum
 from functools import cache
 from typing import Any, Literal, NoReturn, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from pytest_accel.stats.quantities import clipped
+from pytest_accel.stats.quantities import clipped, did_you_mean
 
 _SCALARS = {str, int, float, bool, type(None)}
 INTEGER_DIGITS = 18  # beyond 64 bits an integer is a fault; Python itself refuses beyond 4300 digits
@@ -89,8 +88,9 @@ def loads(text: str) -> object:
     try:
         return json.loads(text, object_pairs_hook=_object, parse_int=_integer)
     except json.JSONDecodeError as error:
-        place = f"line {error.lineno}, column {error.colno}" if text.strip() else ""
-        raise FormatError(place, _syntax_problem(text, error)) from None
+        conflict = "; resolve git's merge conflict first" if "\n<<<<<<< " in text else ""
+        place = f"line {error.lineno}, column {error.colno}"
+        raise FormatError(place, f"not JSON: {error.msg}{conflict}") from None
     except RecursionError:
         raise FormatError("", "nested too deep") from None
 
@@ -108,10 +108,7 @@ def check_version(top: object, expected: int, what: str) -> None:
 
 def decode(kind: type[T], value: object, place: str = "", *, derived: frozenset[str] = frozenset()) -> T:
     """Return a plain JSON value as a value of `kind`, or raise FormatError; keys in `derived` may be no fields."""
-    try:
-        return cast("T", _decode(kind, value, place, derived))
-    except RecursionError:
-        raise FormatError(place, "nested too deep") from None
+    return cast("T", _decode(kind, value, place, derived))
 
 
 def _decode(kind: Any, value: object, place: str, derived: frozenset[str]) -> Any:  # noqa: ANN401, PLR0911 - one case a type
@@ -130,7 +127,7 @@ def _decode(kind: Any, value: object, place: str, derived: frozenset[str]) -> An
     if origin is not None and issubclass(origin, Mapping):
         found = _checked(value, dict, place)
         return {
-            _text(key, place): _decode(arguments[1], each, f"{place}[{json.dumps(key)}]", derived)
+            key: _decode(arguments[1], each, f"{place}[{json.dumps(key)}]", derived)
             for key, each in found.items()
         }
     if is_dataclass(kind):
@@ -146,9 +143,7 @@ def _decode_fields(kind: Any, value: object, place: str, derived: frozenset[str]
     missing = [each.name for each in fields(kind) if _default(each) is MISSING and each.name not in found]
     for key in found:
         if key not in hints and key not in derived:
-            near = get_close_matches(key, hints, n=1)
-            hint = f"; did you mean {json.dumps(near[0])}?" if near else ""
-            _fail(place, f"the key {json.dumps(key)} is unknown here{hint}")
+            _fail(place, f"the key {json.dumps(key)} is unknown here.{did_you_mean(key, hints)}".rstrip("."))
     if missing:
         _fail(place, f"the key {json.dumps(missing[0])} is missing")
     values = {
@@ -191,10 +186,8 @@ def _one_of(kinds: tuple[Any, ...], value: object, place: str, derived: frozense
 
 
 def _scalar(kind: type, value: object, place: str) -> object:
-    if kind is str:
-        return _text(value, place)
-    if kind is bool:
-        return _checked(value, bool, place)
+    if kind is str or kind is bool:
+        return _checked(value, kind, place)
     if isinstance(value, bool) or not isinstance(value, int | float):
         _fail(place, f"{shown(value)} where {'a whole number' if kind is int else 'a number'} is expected")
     if not abs(value) <= sys.float_info.max:  # isfinite() raises on an integer too large for a float
@@ -205,17 +198,9 @@ def _scalar(kind: type, value: object, place: str) -> object:
 
 
 def _checked(value: object, kind: type, place: str) -> Any:  # noqa: ANN401 - a value of that kind
-    words = {dict: "an object", list: "a list", bool: "true or false"}
+    words = {dict: "an object", list: "a list", bool: "true or false", str: "text"}
     if not isinstance(value, kind):
         _fail(place, f"{shown(value)} where {words[kind]} is expected")
-    return value
-
-
-def _text(value: object, place: str) -> str:
-    if not isinstance(value, str):
-        _fail(place, f"{shown(value)} where text is expected")
-    if any("\ud800" <= character <= "\udfff" for character in value):
-        _fail(place, "text with half of a surrogate pair, which no UTF-8 can hold")
     return value
 
 
@@ -230,16 +215,6 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 def _integer(digits: str) -> int | float:
     return int(digits) if len(digits) <= INTEGER_DIGITS else float(digits)
-
-
-def _syntax_problem(text: str, error: json.JSONDecodeError) -> str:
-    if not text.strip():
-        return "the file is empty"
-    if any(line.startswith("<<<<<<< ") for line in text.splitlines()):
-        return "not JSON: it holds git's merge conflict markers (<<<<<<<); resolve the merge first"
-    if error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated string"):
-        return "the file ends too early: it was cut off"
-    return f"not JSON: {error.msg}"
 
 
 def shown(value: object) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from pytest_accel.stats.comparison import Judgement, Value, configuration_changes, figures, judged
 from pytest_accel.stats.environment import Environment
@@ -14,11 +14,9 @@ from pytest_accel.stats.quantities import counted, did_you_mean
 from pytest_accel.stats.results import Ending, Result
 from pytest_accel.stats.run import short_name
 from pytest_accel.storage import baselines
-from pytest_accel.storage.baselines import BaselineError, BaselineFile, BaselineStore
-from pytest_accel.storage.codec import loads
-from pytest_accel.storage.files import StorageError, format_errors, read_text
-from pytest_accel.storage.results import ResultsError, read_results_text
-from pytest_accel.storage.results import parse as parse_results
+from pytest_accel.storage.baselines import BaselineError, BaselineStore
+from pytest_accel.storage.files import read_text
+from pytest_accel.storage.results import read_results
 
 # What `--metric` may say, and the metrics that it means.
 CHOICES: Mapping[str, tuple[str, ...]] = {
@@ -195,10 +193,7 @@ def read_sources(names: Sequence[str], root: Path) -> list[Side]:
     """Return the sides of each name, in that order, with distinct labels."""
     if twice := [name for index, name in enumerate(names) if name in names[:index]]:
         raise SourceError(f"{twice[0]!r} is named twice: compared with itself it is the same.")
-    titles = [
-        PurePosixPath(name).name or name if name.startswith((".", "/")) or name.endswith(".json") else name
-        for name in names
-    ]
+    titles = [Path(name).name or name for name in names]
     if len(set(titles)) < len(titles):
         titles = list(names)
     found = []
@@ -222,11 +217,8 @@ def find_source(name: str, root: Path) -> tuple[Side, ...]:
         remedy = "Name a platform, a folder of baselines, or a file of --accel-json."
         raise SourceError(f"{name!r} is nothing to compare.{did_you_mean(name, known)} {there}. {remedy}")
     if path.is_dir():
-        return _of_files(name, path, read_folder(path))
-    text = read_results_text(path)
-    if _is_baseline(text, name, ResultsError):
-        return _of_files(name, path, [baselines.parse(text, name)])
-    session = parse_results(text, name)
+        return _of_files(name, path)
+    session = read_results(path)
     about = f"results of session {session.session}" + (f" of {session.at}" if session.at else "")
     return _sides(name, about, session.results, session.environments)
 
@@ -236,21 +228,17 @@ def _sides(
     about: str,
     results: Iterable[Result],
     environments: Mapping[str, Environment],
-    known: Collection[str] = (),
 ) -> tuple[Side, ...]:
-    """Return the results of each platform, also those without runs: a comparison must show what failed.
-
-    Of `known` platforms also those without results: the other side then misses all of them.
-    """
-    platforms: dict[str, dict[str, Result]] = {platform: {} for platform in known}
+    """Return the results of each platform, also those without runs: a comparison must show what failed."""
+    platforms: dict[str, dict[str, Result]] = {}
     for result in results:
         if result.status is not Outcome.VANISHED and not result.is_platform:
             platforms.setdefault(result.disk_name, {})[result.stored_as] = result
     unplaced = platforms.pop("", {})  # failed before its platform was known: listed with every platform
     failed = {key: each for key, each in unplaced.items() if each.measured_as is Ending.FAILED}
     counts = {platform: sum(bool(each.runs) for each in of.values()) for platform, of in platforms.items()}
-    if not known and not any(counts.values()):
-        raise SourceError(f"{name}: its session measured nothing, so that there is nothing to compare.")
+    if not any(counts.values()):
+        raise SourceError(f"{name}: nothing was measured in it, so that there is nothing to compare.")
     return tuple(
         Side(
             label=name,
@@ -261,15 +249,15 @@ def _sides(
             environments=environments,
         )
         for platform, count in counts.items()
-        if count or platform in known
+        if count
     )
 
 
 # --- baselines --------------------------------------------------------------------------------------
 
 
-def read_folder(folder: Path) -> list[BaselineFile]:
-    """Return the baselines in the folder of one platform, or in a root of several."""
+def _of_files(name: str, folder: Path) -> tuple[Side, ...]:
+    """Return the sides of the folder of one platform, or of a root of several, as results that were recorded."""
     paths = sorted(folder.glob("*.json"))
     paths = paths or [folder / name / f"{suite}.json" for name, suite in BaselineStore(folder).suites()]
     if not paths:
@@ -277,26 +265,11 @@ def read_folder(folder: Path) -> list[BaselineFile]:
             f"{folder} holds no baselines. A folder of baselines has one folder for each platform, "
             "and in it one JSON file for each suite: record some with --accel-record."
         )
-    found = []
-    for path in paths:
-        text = read_text(path, BaselineError, baselines.MAX_BYTES)
-        # Not the store's own error, which says to restore or delete the file: it may be something else.
-        if text is not None and not _is_baseline(text, str(path)):
-            raise SourceError(f"{path} is no baseline, so that {folder} is no folder of baselines.")
-        if text is not None:
-            found.append(baselines.parse(text, str(path)))
-    return found
-
-
-def _is_baseline(text: str, where: str, error: type[StorageError] = BaselineError) -> bool:
-    """Return whether a JSON text holds baselines, and not results."""
-    with format_errors(where, error):
-        top = loads(text)
-    return isinstance(top, dict) and "suite" in top and "kind" not in top
-
-
-def _of_files(name: str, path: Path, files: Sequence[BaselineFile]) -> tuple[Side, ...]:
-    """Return the sides of stored benchmarks, as results that were recorded; a file may have none left."""
+    files = [
+        baselines.parse(text, str(path))
+        for path in paths
+        if (text := read_text(path, BaselineError)) is not None
+    ]
     results = [
         Result(
             benchmark=key,
@@ -312,5 +285,4 @@ def _of_files(name: str, path: Path, files: Sequence[BaselineFile]) -> tuple[Sid
         for key, entry in file.benchmarks.items()
     ]
     environments = {key: each for file in files for key, each in file.environments.items()}
-    platforms = [file.platform for file in files]
-    return _sides(name, f"baselines in {path}", results, environments, platforms)
+    return _sides(name, f"baselines in {folder}", results, environments)

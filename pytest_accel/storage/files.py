@@ -1,9 +1,10 @@
-"""Files: errors with place and remedy, bounded reads, atomic writes."""
+"""Files: errors with place and remedy, reads, atomic writes."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import glob
 import os
 import secrets
 import stat
@@ -17,8 +18,7 @@ from pytest_accel.storage.codec import FormatError
 
 LOCK_TIMEOUT_S = 30.0  # a write takes milliseconds; after thirty seconds a writer is stuck
 _LOCK_POLL_S = 0.02
-_UNLOCKED_S = 1.0  # age of a temporary file that its writer must have locked, if it lives
-_STALE_TEMPORARY_S = 3600.0  # where locks say nothing; a writer needs milliseconds
+_STALE_TEMPORARY_S = 3600.0  # a writer needs milliseconds
 
 
 class StorageError(ValueError):
@@ -55,17 +55,14 @@ def format_errors(file: str, kind: type[StorageError]) -> Iterator[None]:
 # --- reading ----------------------------------------------------------------------------------------
 
 
-def read_text(path: Path, kind: type[StorageError], max_bytes: int) -> str | None:
+def read_text(path: Path, kind: type[StorageError]) -> str | None:
     """Return the text of a file; None where there is none."""
     try:
-        # Before opening: a FIFO would block, a huge file would fill the memory.
-        facts = path.stat()
-        if stat.S_ISREG(facts.st_mode) and facts.st_size <= max_bytes:
-            data = path.read_bytes()
-            return data.decode("utf-8")
+        if is_special_file(path):  # before opening: a FIFO would block
+            raise kind(str(path), "", "is no regular file", f"Move it away; a {kind.kind} is a JSON file.")
+        return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        problem = f"not UTF-8 (byte 0x{data[error.start]:02x})"
-        raise kind(str(path), f"byte {error.start}", problem) from None
+        raise kind(str(path), f"byte {error.start}", "not UTF-8") from None
     except FileNotFoundError:
         if path.is_symlink():
             raise kind(str(path), "", f"links to {path.readlink()}, which does not exist") from None
@@ -73,10 +70,6 @@ def read_text(path: Path, kind: type[StorageError], max_bytes: int) -> str | Non
     except OSError as error:
         remedy = f"Make it a file that user {os.geteuid()} can read."
         raise kind(str(path), "", f"cannot be read: {error.strerror}", remedy) from None
-    if not stat.S_ISREG(facts.st_mode):
-        problem = "is a folder" if stat.S_ISDIR(facts.st_mode) else "is not a regular file"
-        raise kind(str(path), "", problem, f"Move it away; a {kind.kind} is a JSON file.")
-    raise kind(str(path), "", f"{facts.st_size} bytes; a {kind.kind} has at most {max_bytes}")
 
 
 @contextmanager
@@ -101,7 +94,7 @@ def write_atomic(path: Path, text: str) -> None:
         target.write_text(text, encoding="utf-8")
         return
     remove_temporaries(target, older_than_s=_STALE_TEMPORARY_S)
-    replace_file(target, text.encode("utf-8"))
+    replace_file(target, text.encode("utf-8", "backslashreplace"))  # half surrogates of file names
 
 
 def replace_file(target: Path, data: bytes) -> None:
@@ -110,14 +103,12 @@ def replace_file(target: Path, data: bytes) -> None:
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         with open(fd, "wb") as stream:  # noqa: PTH123 - a descriptor has no Path
-            with suppress(OSError):  # a file system without locks
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             with suppress(FileNotFoundError):
                 os.fchmod(fd, stat.S_IMODE(target.stat().st_mode))
             stream.write(data)
             stream.flush()
             os.fsync(fd)
-            temporary.replace(target)  # while it is locked
+        temporary.replace(target)
     except BaseException:  # Ctrl-C as well
         temporary.unlink(missing_ok=True)
         raise
@@ -130,14 +121,11 @@ def replace_file(target: Path, data: bytes) -> None:
 
 
 def remove_temporaries(target: Path, *, older_than_s: float = 0.0) -> None:
-    """Remove temporary files that killed writers of this file left behind, and all that are older."""
-    prefix = f".{target.name}."
-    for entry in os.scandir(target.parent):
-        if entry.name.startswith(prefix) and entry.name.endswith(".tmp"):
-            with suppress(OSError):
-                age_s, path = time.time() - entry.stat(follow_symlinks=False).st_mtime, Path(entry.path)
-                if age_s >= older_than_s or (age_s >= _UNLOCKED_S and is_abandoned(path)):
-                    path.unlink()
+    """Remove temporary files that killed writers of this file left behind."""
+    for path in target.parent.glob(f".{glob.escape(target.name)}.*.tmp"):
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime >= older_than_s:
+                path.unlink()
 
 
 def is_abandoned(path: Path) -> bool:
@@ -178,13 +166,13 @@ def relative_path(directory: Path, path: Path) -> Path:
 
 
 @contextmanager
-def locked(path: Path, timeout_s: float, kind: type[StorageError]) -> Iterator[Callable[[bytes], None]]:
+def locked(path: Path, kind: type[StorageError]) -> Iterator[Callable[[bytes], None]]:
     """Keep other processes from writing a file, and yield the function that replaces it."""
     try:
         # A link to shared storage stays a link: its target is what is locked and replaced.
         target = Path(os.path.realpath(path))
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _folder_lock(target.parent, path, timeout_s, kind):
+        with _folder_lock(target.parent, path, kind):
             remove_temporaries(target)
             yield lambda data: replace_file(target, data)
     except OSError as error:
@@ -196,12 +184,12 @@ def locked(path: Path, timeout_s: float, kind: type[StorageError]) -> Iterator[C
 
 
 @contextmanager
-def _folder_lock(folder: Path, path: Path, timeout_s: float, kind: type[StorageError]) -> Iterator[None]:
+def _folder_lock(folder: Path, path: Path, kind: type[StorageError]) -> Iterator[None]:
     """Hold the lock of the folder. The kernel releases it when a writer dies."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         try:
-            _wait_for(fd, path, timeout_s, kind)
+            _wait_for(fd, path, kind)
         except OSError as error:
             if error.errno not in (errno.EBADF, errno.EISDIR, errno.EINVAL, errno.EOPNOTSUPP):
                 raise
@@ -209,7 +197,7 @@ def _folder_lock(folder: Path, path: Path, timeout_s: float, kind: type[StorageE
             # none. A lock file does; it stays, because removing it would race with the next writer.
             os.close(fd)
             fd = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            _wait_for(fd, path, timeout_s, kind)
+            _wait_for(fd, path, kind)
         yield
     finally:
         with suppress(OSError):
@@ -217,14 +205,14 @@ def _folder_lock(folder: Path, path: Path, timeout_s: float, kind: type[StorageE
         os.close(fd)
 
 
-def _wait_for(fd: int, path: Path, timeout_s: float, kind: type[StorageError]) -> None:
-    deadline = time.monotonic() + timeout_s
+def _wait_for(fd: int, path: Path, kind: type[StorageError]) -> None:
+    deadline = time.monotonic() + LOCK_TIMEOUT_S
     while True:
         try:
             return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() >= deadline:
-                problem = f"another writer has been writing here for more than {timeout_s:g} s"
+                problem = f"another writer has been writing here for more than {LOCK_TIMEOUT_S:g} s"
                 remedy = "Wait for it or end it, and record again; nothing was written."
                 raise kind(str(path), "", problem, remedy) from None
             time.sleep(_LOCK_POLL_S)

@@ -6,12 +6,10 @@ are on NFS, and one history serves many nodes.
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import shlex
 import sqlite3
-import stat
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
@@ -25,7 +23,6 @@ from pytest_accel.stats.environment import fingerprint
 from pytest_accel.stats.gate import Policy, centre, slowest_loss
 from pytest_accel.stats.metric_gates import total_slowdown
 from pytest_accel.stats.results import Result, SessionResults
-from pytest_accel.stats.run import LONGEST_STEP_S, SHORTEST_STEP_S
 from pytest_accel.storage.codec import decode, encode, loads
 from pytest_accel.storage.files import LOCK_TIMEOUT_S, StorageError, format_errors, unstorable_refused
 from pytest_accel.storage.results import parse, render
@@ -104,12 +101,6 @@ class Point:
     configuration: str  # a fingerprint: equal where the same thing was measured
     tolerance: float | None = None  # of that day; None: of a version that did not store it
 
-    def __post_init__(self) -> None:
-        if not self.work_per_step > 0:
-            raise ValueError(f"work_per_step: {self.work_per_step!r} is not positive")
-        if not all(SHORTEST_STEP_S <= each <= LONGEST_STEP_S for each in self.step_times_s or [0.0]):
-            raise ValueError(f"step_times_s: {self.step_times_s!r} are no step times")
-
     @property
     def step_time_s(self) -> float:
         """The centre of its runs, as the gate sees them."""
@@ -172,20 +163,19 @@ class History:
     def session(self, session: str) -> SessionResults:
         """Return a session by its id, or by a beginning that no other has."""
         with self._opened() as connection:
-            found = connection.execute("SELECT session FROM sessions ORDER BY at_s DESC")
-            names = [name for row in found if (name := str(row[0])).startswith(session)]
-            if session in names:
-                names = [session]
-            if len(names) != 1:
-                several = f"{session!r} begins {len(names)} sessions: {', '.join(names[:4])}"
-                problem = several if names else f"no session {session!r} is here"
-                raise self._error(
-                    problem,
-                    "`pytest-accel history` lists them; write an id, or so much of its beginning that no other has.",
-                )
-            found = connection.execute("SELECT document FROM sessions WHERE session = ?", names)
-            (document,) = found.fetchone()
-        return self._parsed(names[0], document)
+            found = connection.execute(
+                "SELECT session, document FROM sessions WHERE substr(session, 1, length(?1)) = ?1 "
+                "ORDER BY session != ?1, at_s DESC LIMIT 4",
+                (session,),
+            ).fetchall()
+        names = [name for name, _ in found]
+        if len(names) != 1 and session not in names:
+            several = f"{session!r} begins several sessions: {', '.join(names)}"
+            raise self._error(
+                several if names else f"no session {session!r} is here",
+                "`pytest-accel history` lists them; write an id, or so much of its beginning that no other has.",
+            )
+        return self._parsed(*found[0])
 
     def latest(self) -> SessionResults:
         return self.session(next((each.session for each in self.sessions(limit=1)), ""))
@@ -213,15 +203,12 @@ class History:
     def _parsed(self, session: str, document: bytes) -> SessionResults:
         try:
             return parse(zlib.decompress(document).decode("utf-8"), f"{self.path}, session {session}")
-        except StorageError as error:
-            raise HistoryError(error.file, error.place, error.problem, error.remedy) from None
-        except (zlib.error, UnicodeDecodeError, TypeError) as error:
+        except (zlib.error, TypeError) as error:
             problem = f"the document of session {session} is damaged ({error})"
             remedy = "Its runs are still in the series; the other sessions are intact."
             raise self._error(problem, remedy) from None
 
     def _decoded(self, kind: type[_T], content: object, place: str) -> _T:
-        """Return a column as a value; the file may have come from elsewhere, with columns of any type."""
         with format_errors(str(self.path), HistoryError):
             return decode(kind, loads(decode(str, content, place)), place)
 
@@ -235,27 +222,32 @@ class History:
             "A session that measures begins one (--accel-history says where); results are added with "
             "`pytest-accel history --import`.",
         )
-        if not self._exists() and not write:
+        if not write and not self.path.exists():
             raise missing
-        with self._explained(), closing(self._connect("rwc" if write else "rw")) as connection:
-            if write:
-                connection.execute("PRAGMA journal_mode = DELETE")
-                connection.execute("PRAGMA synchronous = EXTRA")  # what was written survives a power cut
-            connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
-            if self._is_new(connection):
-                if not write:
-                    raise missing
-                for statement in _SCHEMA:
-                    connection.execute(statement)
-            yield connection
-            connection.execute("COMMIT")  # an error closes the connection before, which undoes everything
+        try:
+            with closing(self._connect("rwc" if write else "rw")) as connection:
+                if write:
+                    connection.execute("PRAGMA journal_mode = DELETE")
+                    connection.execute("PRAGMA synchronous = EXTRA")  # what was written survives a power cut
+                connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+                if self._is_new(connection):
+                    if not write:
+                        raise missing
+                    for statement in _SCHEMA:
+                        connection.execute(statement)
+                yield connection
+                connection.execute("COMMIT")  # an error closes the connection before, which undoes everything
+        except sqlite3.DatabaseError as error:
+            # The lowest byte; the rest of the code says more than a person can use.
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            is_damaged = code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
+            problem = "is damaged, or no history at all" if is_damaged else "cannot be read or written"
+            raise self._error(f"{problem}: {error}", "" if is_damaged else _REMEDY) from None
 
     def _connect(self, mode: str) -> sqlite3.Connection:
         # With "rw" a reader undoes what a killed writer left; a file that may only be read is only read.
         uri = f"{self.path.absolute().as_uri()}?mode={mode}"
-        connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=self.lock_timeout_s)
-        connection.execute("PRAGMA trusted_schema = OFF")  # the file may have come from elsewhere
-        return connection
+        return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=self.lock_timeout_s)
 
     def _is_new(self, connection: sqlite3.Connection) -> bool:
         """Return whether the file is empty, or raise HistoryError where it is not ours."""
@@ -264,42 +256,13 @@ class History:
         (objects,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
         if not (application or version or objects):
             return True
-        if application != APPLICATION_ID:
-            problem = "is an SQLite file, but no history of pytest-accel's"
-            raise self._error(problem, "Name another file for the history; this one is untouched.")
-        if version != SCHEMA_VERSION:
-            problem = f"its schema {version} is not the one that this pytest-accel reads ({SCHEMA_VERSION})"
+        if (application, version) != (APPLICATION_ID, SCHEMA_VERSION):
             raise self._error(
-                problem,
-                "Upgrade pytest-accel where it is newer; else move the file away and add the files of --accel-json with "
+                f"is no history of the schema that this pytest-accel reads ({SCHEMA_VERSION}), and is untouched",
+                "Upgrade pytest-accel where it is newer; else name another file, and add the files of --accel-json with "
                 "`pytest-accel history --import`.",
             )
         return False
-
-    def _exists(self) -> bool:
-        """Return whether the file exists; refuse a FIFO before SQLite opens it and blocks."""
-        try:
-            mode = self.path.stat().st_mode
-        except OSError as error:  # SQLite's error says what may not be read
-            return error.errno not in (errno.ENOENT, errno.ENOTDIR)
-        if not stat.S_ISREG(mode):
-            problem = "is a folder" if stat.S_ISDIR(mode) else "is not a regular file"
-            raise self._error(problem, "Name a file for the history (--accel-history).")
-        return True
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Raise SQLite's errors as HistoryError."""
-        try:
-            yield
-        except sqlite3.ProgrammingError:
-            raise  # a bug of ours
-        except sqlite3.DatabaseError as error:
-            # The lowest byte; the rest of the code says more than a person can use.
-            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-            is_damaged = code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
-            problem = "is damaged, or no history at all" if is_damaged else "cannot be read or written"
-            raise self._error(f"{problem}: {error}", "" if is_damaged else _REMEDY) from None
 
     def _error(self, problem: str, remedy: str) -> HistoryError:
         return HistoryError(str(self.path), "", problem, remedy)

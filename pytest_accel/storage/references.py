@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 from pytest_accel.platforms.catalogue import project_table
 from pytest_accel.stats.quantities import did_you_mean, percent, si
 from pytest_accel.stats.run import LARGEST_METRIC, Scalar, is_real
-from pytest_accel.storage.baselines import MAX_BYTES, PUBLISHED
+from pytest_accel.storage.baselines import PUBLISHED
 from pytest_accel.storage.codec import check_version, decode, loads
 from pytest_accel.storage.files import StorageError, format_errors, read_text
 
@@ -116,15 +116,12 @@ def published_folder(baselines: Path) -> Path:
 
 def read_published(folder: Path) -> tuple[Study, ...]:
     """Return every study in a folder, by the name of its file; none where there is no folder."""
-    paths = sorted(path for path in folder.glob("*.json") if not path.name.startswith("."))
-    return tuple(read_study(path) for path in paths)
+    return tuple(map(read_study, sorted(folder.glob("[!.]*.json"))))
 
 
 def read_study(path: Path) -> Study:
     """Return one study, or raise PublishedError with the place of the first fault."""
-    text = read_text(path, PublishedError, MAX_BYTES)
-    if text is None:
-        raise PublishedError(str(path), "", "does not exist", "Name another.")
+    text = read_text(path, PublishedError) or ""
     with format_errors(str(path), PublishedError):
         top = loads(text)
         check_version(top, SCHEMA_VERSION, "a study")
@@ -194,12 +191,12 @@ class Expectation:
         most = math.inf if self.upper is None else self.value * (1 + self.upper)
         if least <= measured <= most:
             return ""
-        is_low = measured < least
-        side, bound, limit = ("below", "lower", "at least") if is_low else ("above", "upper", "at most")
-        allowed = percent(abs((self.lower if is_low else self.upper) or 0.0))
+        side, limit = (
+            ("below", f"at least {si(least)}") if measured < least else ("above", f"at most {si(most)}")
+        )
         return (
             f"{si(measured)} {unit} is {percent(abs(measured / self.value - 1))} {side} the {si(self.value)} of "
-            f"{self.origin}, outside its {bound} bound of {allowed} ({limit} {si(least if is_low else most)})"
+            f"{self.origin}, outside its bounds ({limit})"
         )
 
 
@@ -214,11 +211,9 @@ def expected_for(
     expectations: Mapping[str, Mapping[str, Expectation]], node_id: str, platform: str
 ) -> Expectation | None:
     """Return the expectation of a benchmark on a platform: by its node id, else by the first pattern that matches."""
-    matching = [name for name in expectations if matches_pattern(name, node_id)]
-    for name in sorted(matching, key=lambda each: each != node_id):
-        if platform in expectations[name]:
-            return expectations[name][platform]
-    return None
+    matching = (name for name in expectations if matches_pattern(name, node_id))
+    found = (expectations[name].get(platform) for name in sorted(matching, key=lambda each: each != node_id))
+    return next(filter(None, found), None)
 
 
 def matches_pattern(name: str, node_id: str) -> bool:

@@ -9,12 +9,11 @@ from pytest_accel.stats.results import SessionResults
 from pytest_accel.storage import baselines
 from pytest_accel.storage.codec import FormatError, check_version, decode, encode, loads
 from pytest_accel.storage.codec import render as render_json
-from pytest_accel.storage.files import StorageError, format_errors, is_special_file, read_text, write_atomic
+from pytest_accel.storage.files import StorageError, format_errors, read_text, write_atomic
 
 KIND = "pytest-accel results"
 SCHEMA_VERSION = 2
 _DERIVED = frozenset({"kind", "schema_version", "text", "throughput"})  # keys that are no fields
-MAX_BYTES = 256 * 2**20  # ten thousand benchmarks of five runs
 
 
 class ResultsError(StorageError):
@@ -29,16 +28,10 @@ _REMEDY = "Name a file that --accel-json wrote."
 
 
 def read_results(path: Path) -> SessionResults:
-    return parse(read_results_text(path), str(path))
-
-
-def read_results_text(path: Path) -> str:
-    if is_special_file(path):
-        raise ResultsError(str(path), "", "is no file of results", _REMEDY)
-    text = read_text(path, ResultsError, MAX_BYTES)
+    text = read_text(path, ResultsError)
     if text is None:
         raise ResultsError(str(path), "", "cannot be read: it does not exist", _REMEDY)
-    return text
+    return parse(text, str(path))
 
 
 def write_results(path: Path, session: SessionResults) -> None:
@@ -53,20 +46,7 @@ def render(session: SessionResults) -> str:
     for plain, result in zip(content["results"], session.results, strict=True):
         derived = {"text": result.text, "throughput": result.throughput}  # for scripts; left out when read
         plain.update({name: value for name, value in derived.items() if value})
-    return render_json(_as_utf8(content)) + "\n"
-
-
-def _as_utf8(value: object) -> object:
-    """Return plain values with half surrogate pairs, such as in an exception's text, spelled out: UTF-8 has none."""
-    match value:
-        case str():
-            return value.encode("utf-8", "backslashreplace").decode("utf-8")
-        case dict():
-            return {_as_utf8(key): _as_utf8(each) for key, each in value.items()}
-        case list():
-            return [_as_utf8(each) for each in value]
-        case _:
-            return value
+    return render_json(content) + "\n"
 
 
 def parse(text: str, where: str) -> SessionResults:
@@ -78,7 +58,6 @@ def parse(text: str, where: str) -> SessionResults:
         check_version(top, SCHEMA_VERSION, "a file of results")
         session = decode(SessionResults, top, derived=_DERIVED)
         baselines.check_time("at", session.at)
-        baselines.check_keys(session.environments)
         for index, result in enumerate(session.results):
             place = f"results[{index}]"
             if result.runs or result.baseline:

@@ -266,7 +266,7 @@ def test_unchanged_environment_is_accepted_after_one_block(site):
     done = site.upgrade("--", "bench_suites", "-m", "gh200")
     assert done.returncode == 0, done.stderr
     assert site.turns() == FIRST
-    assert "1 benchmark ok. 4 processes, " in done.stdout
+    assert "1 benchmark: 1 ok. 4 processes, " in done.stdout
     assert "torch 2.10.0 -> 2.11.0" in done.stdout
     assert "after block 1: 1 ok" in done.stderr
     for _, words, _ in site.calls():

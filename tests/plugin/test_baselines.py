@@ -310,7 +310,7 @@ def test_bad_file_is_one_clear_error_before_anything_is_measured(bench, argument
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     (line, *_) = errors = [line for line in result.errlines if line]
     assert str(bench.baseline_path) in line
-    assert "cut off" in line
+    assert "not JSON" in line
     assert len(errors) == 2  # what is wrong and where; what to do
     assert not any("Traceback" in line for line in [*result.errlines, *result.outlines])
     assert not bench.processes("test_step")

@@ -20,7 +20,7 @@ WIDTHS = (80, 120, 200)
 REPOSITORY = Path(__file__).parents[2]
 LONG = "test_step[a-configuration-that-takes-more-than-half-of-80-columns]"
 # The live line behind pytest's or below it, erased again.
-_LIVE = re.compile(r"\x1b7.*?\x1b8|\r?\n\x1b\[K[^\n]*?\r\x1b\[A\x1b\[\d+C", re.DOTALL)
+_LIVE = re.compile(r"\r?\n\x1b\[K[^\n]*?\r\x1b\[A(?:\x1b\[\d+C)?", re.DOTALL)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[mK]")
 
 

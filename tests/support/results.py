@@ -361,51 +361,6 @@ def many(count: int, *, rounds: int = 13) -> tuple[Result, ...]:
     return tuple(results)
 
 
-HOSTILE = (
-    "<script>window.pwned = 1</script>",
-    "</script><script>window.pwned = 2</script>",
-    '"><img src=x onerror="window.pwned = 3">',
-    "&lt;b&gt; %{x} <b>bold</b> <a href='javascript:window.pwned=5'>x</a>",
-    "\u202egnp.exe \u05e9\u05dc\u05d5\u05dd \u0645\u0631\u062d\u0628\u0627 \U0001f9ea\u200d\U0001f525",
-    "line one\nline two\ttab\x00\x1b[31m\u2028\u2029",
-    "${window.pwned = 6} {{ 7 * 7 }} $plotly $data",
-    "`<img src=x onerror=window.pwned=7>` `</code><script>window.pwned = 8</script>`",
-    "x" * 3000,
-    "__proto__",
-)
-
-
-def hostile() -> tuple[Result, ...]:
-    """Names, texts, units and figures as an attacker, or a careless parametrize, would choose them."""
-    return tuple(
-        make_result(
-            Outcome.REGRESSED if number % 2 else Outcome.OK,
-            name=f"test_x[{text}]",
-            file=f"bench_suites/{text[:40]}.py",
-            suite=text[:60],
-            platform=text[:60],
-            unit=text[:60],
-            text=text,
-            notes=(text,),
-            traceback=(text,),
-            configuration={text[:60]: text, "batch_size": number + 1, "model": text[:60]},
-            references=(
-                ReferenceFigure(
-                    id=text,
-                    source=text,
-                    platform=text,
-                    metric="throughput",
-                    unit=f"{text[:60]}/s",
-                    value=10.0,
-                    ratio=0.5,
-                    shortfall=text,
-                ),
-            ),
-        )
-        for number, text in enumerate(HOSTILE)
-    )
-
-
 def nights(
     result: Result, count: int = 60, *, seed: int = 0, step_at: int | None = 41
 ) -> list[tuple[str, float]]:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import base64
 import gzip
-import hashlib
 import json
-import re
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 from functools import cache
 from importlib.resources import files
 from importlib.util import find_spec
@@ -20,9 +17,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pytest_accel.report import verdicts
-from pytest_accel.report.page.plots import MOST_ROUNDS, Nights, past, rounds, sweeps
-from pytest_accel.report.page.rows import details, from_to, shortened, table, unbroken
-from pytest_accel.report.terminal import way_out
+from pytest_accel.report.page.plots import Nights, past, rounds
+from pytest_accel.report.page.rows import details, from_to, shortened, table
 from pytest_accel.report.verdicts import VERDICTS
 from pytest_accel.stats.changepoints import SEASON
 from pytest_accel.stats.environment import Environment, by_likelihood, safe_arguments, title_of
@@ -39,15 +35,9 @@ if TYPE_CHECKING:
 
 SCRIPTS = ("dom.js", "theme.js", "plotly.js", "figures.js", "details.js", "table.js", "start.js")
 FAILURES_SHOWN = 6  # the others unfold
-DRAWN_ROUNDS = 150_000  # of all runs together, a megabyte: mail, CI artifacts and phones take 6
 _NAMES_SHOWN = 3
 _CHANGES_SHOWN = 8
-_COMMAND_NAMES = 20  # longer commands are not copied
 _LEVELS = {"problem": ("bad", "bang"), "warning": ("warn", "bang"), "ok": ("good", "check")}
-_BREAKS = re.compile(r"[^_/.:,=\[\]-]*[_/.:,=\[\]-]*", re.DOTALL)  # as in dom.js
-_CODE = re.compile(r"`([^`\n]+)`")  # as in dom.js
-# What HTML forbids, or UTF-8 cannot hold.
-_FORBIDDEN = re.compile("[\x00-\x08\x0b-\x1f\ud800-\udfff]")
 SeriesKey = tuple[str, str]  # the benchmark's key and its platform's disk name
 
 
@@ -67,29 +57,23 @@ def write_page(path: Path, session: SessionResults, *, history: Path | None = No
         if history is not None and history.is_file():
             from pytest_accel.storage.history import History
 
-            for key in sorted({_key(result) for result in session.results if result.runs}):
+            for key in sorted(
+                {(result.stored_as, result.disk_name) for result in session.results if result.runs}
+            ):
                 series[key] = History(history).series(*key, SEASON)
     except (ValueError, OSError) as error:  # it names file, place and remedy
         session = replace(session, remarks=(*session.remarks, str(error)))
-        series = {}
     write_atomic(path, render_page(session, plotly_js=library, history=series))
-
-
-def _key(result: Result) -> SeriesKey:
-    return result.stored_as, result.disk_name
 
 
 def read_plotly_js() -> bytes:
     """Return the library as its package ships it, without importing the package: that takes a second."""
     spec = find_spec("plotly")
-    if spec is None or not spec.submodule_search_locations:
-        raise ReportError("The report draws with plotly, which is not installed")
-    path = Path(next(iter(spec.submodule_search_locations))) / "package_data" / "plotly.min.js"
+    folder = Path(spec.origin).parent if spec and spec.origin else Path()
     try:
-        return path.read_bytes()
-    except OSError as error:
-        problem = f"{path}: the plotly that is installed has no script ({error.strerror})"
-        raise ReportError(problem) from None
+        return (folder / "package_data" / "plotly.min.js").read_bytes()
+    except OSError:
+        raise ReportError("The report draws with plotly, whose script is not installed") from None
 
 
 # --- the page ---------------------------------------------------------------------------------------
@@ -103,47 +87,31 @@ def render_page(
 ) -> str:
     """Return the whole page; the same input gives the same text."""
     nights: Nights = {}
-    pasts = [past(result, history.get(_key(result), ()), nights) for result in session.results]
-    runs = sum(len(result.runs) + len(result.baseline) for result in session.results)
-    most = max(2, min(MOST_ROUNDS, DRAWN_ROUNDS // max(1, runs)))
-    thinned = f"To keep the page small, at most {most} rounds of a run are drawn."
-    plots = sweeps(session.results)
+    pasts = [
+        past(result, history.get((result.stored_as, result.disk_name), ()), nights)
+        for result in session.results
+    ]
     content = {
         "session": session.session,
         "table": table(session.results),
-        "plots": plots,
         "details": [
             details(result, session.command, session.results, has_past=each is not None)
             for result, each in zip(session.results, pasts, strict=True)
         ],
         "past": pasts,
         "nights": list(nights),
-        "rounds": [rounds(each, most) for each in session.results],
-        "thinned": thinned if most < MOST_ROUNDS else "",
+        "rounds": [rounds(each) for each in session.results],
     }
     # ASCII JSON in which nothing can end the script element, or begin another.
-    text = json.dumps(content, separators=(",", ":"), allow_nan=False)
-    data = text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-    return _template().render(
-        _context(session), has_plots=bool(plots), data=data, style=_asset("page.css"), **_scripts(plotly_js)
-    )
-
-
-def _scripts(plotly_js: bytes) -> dict[str, str]:
-    """Return scripts, and the policy that lets nothing else run."""
-    library = plotly_js.decode("utf-8").replace("\r\n", "\n").encode("utf-8")  # as a browser hashes it
+    data = json.dumps(content, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     parts = "\n".join(f"// --- {name}\n{_asset(name)}" for name in SCRIPTS)
-    script = f'(() => {{\n"use strict";\n{parts}\n}})();\n'
-    return {
-        "script": script,
-        "library": base64.b64encode(gzip.compress(library, compresslevel=9, mtime=0)).decode("ascii"),
-        "policy": f"default-src 'none'; script-src '{_hash(script.encode())}' '{_hash(library)}'; "
-        "style-src 'unsafe-inline'; img-src data: blob:; form-action 'none'; base-uri 'none'",
-    }
-
-
-def _hash(script: bytes) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(script).digest()).decode("ascii")
+    return _template().render(
+        _context(session),
+        data=data,
+        style=_asset("page.css"),
+        script=f'(() => {{\n"use strict";\n{parts}\n}})();\n',
+        library=base64.b64encode(gzip.compress(plotly_js, compresslevel=9, mtime=0)).decode("ascii"),
+    )
 
 
 @cache
@@ -157,35 +125,11 @@ def _template() -> Template:
     try:
         from jinja2 import Environment as Engine
         from jinja2 import StrictUndefined
-        from markupsafe import Markup
     except ImportError:
         raise ReportError("The report is written with jinja2, which is not installed") from None
 
-    def visible(value: object) -> object:
-        is_text = isinstance(value, str) and not isinstance(value, Markup)
-        return _FORBIDDEN.sub("\ufffd", str(value)) if is_text else value
-
-    def breakable(text: str) -> Markup:
-        parts = _BREAKS.findall(_FORBIDDEN.sub("\ufffd", text))
-        return Markup("<wbr>").join(part for part in parts if part)
-
-    def prose(text: str) -> Markup:
-        """Return a sentence with what stands between backticks as code."""
-        parts = _CODE.split(_FORBIDDEN.sub("\ufffd", unbroken(shortened(text))))
-        return Markup("").join(
-            Markup("<code>{}</code>").format(part) if at % 2 else part for at, part in enumerate(parts)
-        )
-
-    engine = Engine(
-        autoescape=True, undefined=StrictUndefined, finalize=visible, trim_blocks=True, lstrip_blocks=True
-    )
-    engine.filters |= {
-        "breakable": breakable,
-        "unbroken": unbroken,
-        "prose": prose,
-        "from_to": from_to,
-        "moment": _moment,
-    }
+    engine = Engine(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    engine.filters |= {"shortened": shortened, "from_to": from_to}
     return engine.from_string(_asset("page.html"))
 
 
@@ -202,7 +146,6 @@ def _context(session: SessionResults) -> dict[str, object]:
     position = {id(result): index for index, result in enumerate(session.results)}
     used = dict.fromkeys(result.environment for result in session.results)
     environments = session.environments
-    mentioned = {line.status for each in session.results for line in each.lines if line.status}
     return {
         "session": session,
         "headline": verdicts.headline_of(session),
@@ -213,15 +156,12 @@ def _context(session: SessionResults) -> dict[str, object]:
         ],
         "failures_shown": FAILURES_SHOWN,
         "names_shown": _NAMES_SHOWN,
-        "outcomes": [
-            (each.value, VERDICTS[each]) for each in sorted(mentioned | {*counts}, key=verdicts.rank)
-        ],
+        "outcomes": [(each.value, VERDICTS[each]) for each in sorted(counts, key=verdicts.rank)],
         "suspects": _changes(concerned, _CHANGES_SHOWN),
         "unchanged": any(result.runs and result.baseline for result in concerned),
         "doctor_line": verdicts.doctor_line(session.findings) if concerned else "",
         "attention": _attention(session),
         "all_changes": _changes(session.results),
-        "was_compared": any(result.baseline for result in session.results),
         "environments": [(key, _facts(environments[key])) for key in used if key in environments],
         "pressing": list(map(_finding, pressing)),
         "calm": list(map(_finding, calm)),
@@ -255,24 +195,11 @@ def _attention(session: SessionResults) -> list[dict[str, object]]:
                 "row": row,
                 "members": members,
                 "text": row.meaning if is_open else f"{row.meaning} {row.remedy}".strip(),
-                "questions": _open_questions(members) if is_open else [],
-                "command": asked[1] if asked and asked[1].count("::") <= _COMMAND_NAMES else "",
+                "questions": [(each.name, each.text) for each in members] if is_open else [],
+                "command": asked[1] if asked else "",
             }
         )
     return found
-
-
-def _open_questions(members: Sequence[Result]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Group inconclusive results by what would decide them: the remedy, and name and text of each without it."""
-    groups: dict[str, list[tuple[str, str]]] = {}
-    for each in members:
-        common, text = "", each.text
-        for verdict in verdicts.deciding(each)[:1]:
-            own = re.compile(f"[:;] {re.escape(way_out(verdict)[1])}")
-            if own.search(text):  # an upgrade's text has a remedy of its own
-                common, text = way_out(verdict, "what its noise resolves")[1], own.sub("", text, count=1)
-        groups.setdefault(common, []).append((each.name, text))
-    return [(common and f"{common[0].upper()}{common[1:]}:", listed) for common, listed in groups.items()]
 
 
 def _finding(finding: Mapping[str, Scalar]) -> dict[str, str]:
@@ -285,12 +212,3 @@ def _finding(finding: Mapping[str, Scalar]) -> dict[str, str]:
 def _facts(found: Environment) -> list[tuple[str, str]]:
     values = {**found.context, **found.identity}
     return [(title_of(name), values[name]) for name in sorted(values, key=by_likelihood)]
-
-
-def _moment(text: str) -> str:
-    """Return ISO 8601 as people read it; anything else as it is."""
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        return text
-    return f"{found:%Y-%m-%d %H:%M} {found.tzname() or ''}".rstrip()

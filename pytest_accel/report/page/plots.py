@@ -1,16 +1,14 @@
-"""Data of the plots: rounds and history of a benchmark; batch sizes across benchmarks."""
+"""Data of the plots of a benchmark: its rounds and its history."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pytest_accel.report.history import changes_of, unchanged
 from pytest_accel.report.terminal import changed
-from pytest_accel.stats.comparison import was_slowed
-from pytest_accel.stats.gate import THROUGHPUT, Outcome, Policy, interval
-from pytest_accel.stats.quantities import percent, si
+from pytest_accel.stats.gate import Policy, interval
+from pytest_accel.stats.quantities import percent
 from pytest_accel.stats.results import Result
 from pytest_accel.stats.run import Run
 
@@ -18,10 +16,7 @@ if TYPE_CHECKING:  # SQLite is loaded only where it is needed
     from pytest_accel.storage.history import Point
 
 _DIGITS = 6  # of what is only drawn: a pixel is a thousandth of a plot
-MOST_ROUNDS = 60  # of a run
-MOST_SWEEPS = 12  # the table has every figure
-BATCH_SIZE = "batch_size"
-_FOLLOWS = frozenset({BATCH_SIZE, "distinct_batches", "epoch_size", "lr"})  # depend on the batch size
+_MOST_ROUNDS = 40  # of a run: 500 benchmarks of ten runs take a megabyte, which mail and CI artifacts allow
 Nights = dict[tuple[str, str, str], int]  # time, session and revision, each once: benchmarks share them
 
 
@@ -29,19 +24,16 @@ def drawn(value: float) -> float:
     return float(f"{value:.{_DIGITS}g}")
 
 
-# --- one benchmark ----------------------------------------------------------------------------------
-
-
-def rounds(result: Result, most: int) -> dict[str, object] | None:
-    """Return the rounds of this session's runs and of the baseline's, at most so many a run."""
+def rounds(result: Result) -> dict[str, object] | None:
+    """Return the rounds of this session's runs and of the baseline's."""
     if not result.runs:
         return None
     work = result.work_per_step
     tolerance = result.verdict.tolerance if result.verdict else result.tolerance
     return {
         "unit": f"{result.unit}/s",
-        "now": [_run(run, work, most) for run in result.runs],
-        "then": [_run(run, work, most) for run in result.baseline],
+        "now": [_run(run, work) for run in result.runs],
+        "then": [_run(run, work) for run in result.baseline],
         "now_interval": _interval(result.runs, work),
         "then_interval": _interval(result.baseline, work) if result.baseline else None,
         "tolerance": tolerance,
@@ -49,11 +41,11 @@ def rounds(result: Result, most: int) -> dict[str, object] | None:
     }
 
 
-def _run(run: Run, work: float, most: int) -> dict[str, object]:
+def _run(run: Run, work: float) -> dict[str, object]:
     return {
         "session": run.session,
         "throughput": drawn(run.throughput(work)),
-        "rounds": [drawn(work / seconds) for seconds in thinned(run.rounds_s, most)],
+        "rounds": [drawn(work / seconds) for seconds in _thinned(run.rounds_s)],
     }
 
 
@@ -62,22 +54,16 @@ def _interval(runs: Sequence[Run], work: float) -> list[float]:
     return [drawn(work / seconds) for seconds in (found.high_s, found.point_s, found.low_s)]
 
 
-def thinned(values: Sequence[float], most: int) -> Sequence[float]:
+def _thinned(values: Sequence[float]) -> Sequence[float]:
     """Choose evenly, the first and the last among them."""
-    if len(values) <= most:
-        return values
-    return [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]
+    count = min(len(values), _MOST_ROUNDS)
+    return [values[i * (len(values) - 1) // max(count - 1, 1)] for i in range(count)]
 
 
 def past(result: Result, points: Sequence[Point], nights: Nights) -> dict[str, object] | None:
     """Return the newest values of the history and where they changed; None for fewer than two."""
     if len(points) < 2:
         return None
-    left_out = ""
-    if any(map(was_slowed, result.runs)):
-        left_out = "This session is left out: it was slowed on purpose (--accel-slowdown)."
-    elif result.status is Outcome.INVALID:
-        left_out = "This session is left out: its figures are not valid."
     named = [(point.at, point.session, point.revision[:12]) for point in points]
     return {
         "unit": f"{result.unit}/s",
@@ -93,86 +79,4 @@ def past(result: Result, points: Sequence[Point], nights: Nights) -> dict[str, o
             for found in changes_of(points)
         ],
         "unchanged": unchanged(points),
-        "left_out": left_out,
-    }
-
-
-# --- across benchmarks ------------------------------------------------------------------------------
-
-
-def sweeps(results: Sequence[Result]) -> list[dict[str, object]]:
-    """Return throughput over batch size, a plot a workload, a line a platform and configuration, each beside its baseline's."""
-    workloads: dict[tuple[str, str], dict[tuple[str, ...], list[Result]]] = {}
-    for result in results:
-        if result.runs and _batch(result):
-            lines = workloads.setdefault((_workload(result), result.unit), defaultdict(list))
-            lines[_line(result)].append(result)
-    plots: list[dict[str, object]] = []
-    for (workload, unit), lines in workloads.items():
-        swept = {name: line for name, line in lines.items() if len(set(map(_batch, line))) > 1}
-        if swept:
-            plots.append(
-                {
-                    "title": f"Throughput over batch size: {workload}",
-                    "unit": f"{unit}/s",
-                    "lines": [
-                        {
-                            "name": name,
-                            "points": _points(line, lambda result: result.throughput),
-                            "then": _points(line, lambda result: result.baseline_throughput),
-                        }
-                        for name, line in _line_names(swept).items()
-                    ],
-                    "published": _published([each for line in swept.values() for each in line], f"{unit}/s"),
-                }
-            )
-    return plots[:MOST_SWEEPS]
-
-
-def _published(results: Iterable[Result], unit: str) -> list[dict[str, object]]:
-    """Return the published figures beside these benchmarks, a curve a source and platform."""
-    curves: dict[str, dict[int, tuple[float, str]]] = defaultdict(dict)
-    for result in results:
-        for figure in result.references:
-            if figure.metric == THROUGHPUT and figure.unit == unit:
-                curve = curves[f"{figure.platform} ({figure.source})"]
-                curve.setdefault(_batch(result), (drawn(figure.value), ", ".join(figure.flags)))
-    return [
-        {"name": name, "points": [(size, value, flags) for size, (value, flags) in sorted(curve.items())]}
-        for name, curve in curves.items()
-    ]
-
-
-def _points(line: Sequence[Result], value: Callable[[Result], float | None]) -> list[tuple[int, float, str]]:
-    known = ((result, value(result)) for result in line)
-    return sorted(
-        (_batch(result), drawn(found), f"{si(found)} {result.unit}/s")
-        for result, found in known
-        if found is not None
-    )
-
-
-def _batch(result: Result) -> int:
-    """Return its batch size; 0 where it has none."""
-    size = result.configuration.get(BATCH_SIZE)
-    return size if isinstance(size, int) and not isinstance(size, bool) and size > 0 else 0
-
-
-def _workload(result: Result) -> str:
-    parts = (result.configuration.get("model"), result.configuration.get("task"))
-    return " ".join(str(part) for part in parts if part) or result.name.partition("[")[0]
-
-
-def _line(result: Result) -> tuple[str, ...]:
-    """Return what the members of one line share: all but the batch size."""
-    shared = (f"{name}={value}" for name, value in result.configuration.items() if name not in _FOLLOWS)
-    return result.platform, result.name.partition("[")[0], *sorted(shared)
-
-
-def _line_names(lines: Mapping[tuple[str, ...], Sequence[Result]]) -> dict[str, Sequence[Result]]:
-    """Name each line by its platform and by what its configuration has and another's has not."""
-    common = set.intersection(*map(set, lines))
-    return {
-        ", ".join([platform, *(part for part in parts if part not in common)]): line
-        for (platform, *parts), line in lines.items()
     }

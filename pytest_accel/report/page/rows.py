@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from statistics import median
 from typing import TypeAlias
 
 from pytest_accel.report import verdicts
 from pytest_accel.report.columns import COLUMNS as RESULT_COLUMNS
-from pytest_accel.report.columns import units_per_wh
-from pytest_accel.report.comparison import KERNEL_HEADINGS, kernel_rows, waterfall
+from pytest_accel.report.comparison import KERNEL_HEADINGS, kernel_rows
 from pytest_accel.report.terminal import change
 from pytest_accel.report.verdicts import VERDICTS
-from pytest_accel.stats.gate import THROUGHPUT, Outcome, Verdict
-from pytest_accel.stats.metric_gates import is_rate, less_is_better, shown_name
+from pytest_accel.stats.gate import THROUGHPUT, Verdict
 from pytest_accel.stats.quantities import ASSUMED, counted, noise_percent, percent, seconds, si
 from pytest_accel.stats.results import Ending, ReferenceFigure, ReportLine, Result, status_of
 from pytest_accel.stats.run import known_values
@@ -28,8 +24,6 @@ NOTHING: PageCell = ("", None)
 Pair: TypeAlias = tuple[str, str]
 LONGEST_TEXT = 4000  # characters of a traceback's end; pytest's own output has the whole
 _WIDTH_IN_TOLERANCES = 3.0  # of the picture of a change, to either side
-_PERCENTAGES = re.compile(r"(^|_)(mfu|accuracy|share|efficiency|felt)$")
-_TITLES = {"mfu": "MFU", "tflops": "TFLOP/s"}
 _IN_THE_ROW = frozenset({"data", "platform", "throughput", "unit"})  # not repeated among the metrics
 
 
@@ -114,18 +108,17 @@ def _change(result: Result) -> PageCell:
     return change(result), verdict.slowdown.point, below
 
 
-def _reference(result: Result, *, expected: bool) -> PageCell:
-    """Return the reference that was missed, else the first that can be compared."""
-    comparable = [each for each in result.references if each.expected is expected and each.ratio is not None]
-    found = next((each for each in comparable if each.shortfall), comparable[0] if comparable else None)
-    if found is None or found.ratio is None:
+def _reference(result: Result) -> PageCell:
+    """Return the reference that was missed, else what the site expects, else the first that can be compared."""
+    comparable = [(each, each.ratio) for each in result.references if each.ratio is not None]
+    if not comparable:
         return NOTHING
-    return f"{times(found.ratio)}{'' if expected else f' {found.platform}'}", found.ratio, found.differs
+    found, ratio = min(comparable, key=lambda each: (not each[0].shortfall, not each[0].expected))
+    return f"{ratio:.2f} x {found.platform}", ratio, found.differs
 
 
 _CHANGE = "What decided, with its bounds: the shaded middle is the tolerance, left of it is worse"
-_PUBLISHED = "This machine over a published figure, and whose platform that was; above 1 is better"
-_EXPECTED = "This machine over what its site expects of it; above 1 is better"
+_REFERENCE = "This machine over what its site expects, or over a published figure and whose that was; above 1 is better"
 COLUMNS = (
     PageColumn("verdict", "Verdict", _verdict),
     PageColumn("benchmark", "Benchmark", lambda result: (result.name, result.benchmark)),
@@ -158,49 +151,11 @@ COLUMNS = (
         right=True,
         lesser=2,
     ),
-    PageColumn(
-        *("energy", "Units/Wh", lambda result: _figure(units_per_wh(result), si)),
-        "Work per watt-hour",
-        right=True,
-        lesser=3,
-    ),
-    PageColumn(
-        *("scaling", "Scaling"),
-        lambda result: _figure(result.scaling.efficiency if result.scaling else None, percent),
-        "Throughput per device against the smaller platform",
-        right=True,
-        lesser=3,
-    ),
-    PageColumn("published", "Published", partial(_reference, expected=False), _PUBLISHED, lesser=2),
-    PageColumn("expected", "Expected here", partial(_reference, expected=True), _EXPECTED, lesser=1),
+    PageColumn("reference", "Reference", _reference, _REFERENCE, lesser=1),
 )
 
 
-# --- metrics ----------------------------------------------------------------------------------------
-
-
-def metric(name: str, value: float) -> Pair:
-    """Return the title of a metric, and its value in the unit that its name carries."""
-    if _PERCENTAGES.search(name):
-        return title(name), percent(value)
-    if name == "temperature_c":
-        return "peak temperature", f"{value:.0f} °C"
-    if is_rate(name):
-        return title(name), f"{value:.6g}"
-    for suffix, unit in (("_j", "J"), ("_w", "W"), ("_mhz", "MHz")):
-        if name.endswith(suffix):
-            return title(name.removesuffix(suffix)), f"{si(value)} {unit}"
-    if name.endswith(("_s", "_s_per_step")) and value > 0:
-        return title(re.sub(r"_s(_per_step)?$", r"\1", name)), seconds(value)
-    return title(name), f"{value:.6g}"
-
-
-def title(name: str) -> str:
-    return _TITLES.get(name, shown_name(name).replace("_", " "))
-
-
-def times(ratio: float) -> str:
-    return f"{ratio:.2f} x"
+# --- details -----------------------------------------------------------------------------------------
 
 
 def from_to(result: Result) -> str:
@@ -210,38 +165,14 @@ def from_to(result: Result) -> str:
         return ""  # its sentence has the figures that it failed on
     if verdict is not None and verdict.of != THROUGHPUT:
         found = _metric_from_to(result, verdict.of)
-        return f"{title(verdict.of)} {found}" if found else ""
+        return f"{verdict.of} {found}" if found else ""
     now, then = result.throughput, result.baseline_throughput
     return "" if now is None or then is None else f"{si(then)} → {si(now)} {result.unit}/s"
 
 
 def _metric_from_to(result: Result, name: str) -> str:
     then, now = known_values(result.baseline, name), known_values(result.runs, name)
-    return f"{metric(name, median(then))[1]} → {metric(name, median(now))[1]}" if then and now else ""
-
-
-def failed_metrics(result: Result) -> list[dict[str, object]]:
-    """Return the runs of every metric that failed a benchmark, for a plot each."""
-    found = []
-    for verdict in verdicts.deciding(result) if result.failed else ():
-        then, now = known_values(result.baseline, verdict.of), known_values(result.runs, verdict.of)
-        if verdict.outcome in (Outcome.OK, Outcome.IMPROVED) or not then:
-            continue
-        sign = 1 if less_is_better(verdict.of) else -1
-        found.append(
-            {
-                "title": title(verdict.of),
-                "is_share": bool(_PERCENTAGES.search(verdict.of)),
-                "then": [(value, metric(verdict.of, value)[1]) for value in then],
-                "now": [(value, metric(verdict.of, value)[1]) for value in now],
-                "limit": median(then) * (1 + sign * verdict.tolerance),
-                "tolerance_text": percent(verdict.tolerance),
-            }
-        )
-    return found
-
-
-# --- details -----------------------------------------------------------------------------------------
+    return f"{median(then):.4g} → {median(now):.4g}" if then and now else ""
 
 
 def details(
@@ -255,16 +186,12 @@ def details(
         or [_line(ReportLine(text="", status=verdicts.shown_status(result)))],
         "note": shortened("\n".join(result.traceback).strip("\n")),
         "causes": [
-            (heading, "; ".join(filter(None, (unbroken(text), remedy))))
-            for heading, text, remedy in result.cause_lines
+            (heading, "; ".join(filter(None, (text, remedy)))) for heading, text, remedy in result.cause_lines
         ],
         "changes": [(change.title, change.old, change.new) for change in result.changes],
         "same": bool(result.runs and result.baseline and not result.changes),
-        "published": [_reference_details(figure) for figure in result.references if not figure.expected],
-        "expected": [_reference_details(figure) for figure in result.references if figure.expected],
-        "failed_metrics": failed_metrics(result),
-        "kernels": moved
-        and {"bars": waterfall(moved), "headings": KERNEL_HEADINGS, "rows": kernel_rows(moved)},
+        "references": list(map(_reference_details, result.references)),
+        "kernels": moved and {"headings": KERNEL_HEADINGS, "rows": kernel_rows(moved)},
         "metrics": _metrics(result),
         "configuration": [(name, _shown(value)) for name, value in sorted(result.configuration.items())],
         "facts": _facts(result),
@@ -274,7 +201,7 @@ def details(
 
 
 def _line(line: ReportLine) -> tuple[str, str, str, str, str]:
-    text = unbroken(shortened(line.named))
+    text = shortened(line.named)
     if line.status is None:
         return "note", "warn", "bang", text, ""
     row = VERDICTS[line.status]
@@ -287,7 +214,7 @@ def _reference_details(figure: ReferenceFigure) -> dict[str, object]:
         "platform": figure.platform,
         "figure": f"{si(figure.value)} {figure.unit}",
         "metric": figure.metric.replace("_", " "),
-        "ratio": "" if figure.ratio is None else times(figure.ratio),
+        "ratio": "" if figure.ratio is None else f"{figure.ratio:.2f} x",
         "doubts": "; ".join(filter(None, (figure.differs, ", ".join(figure.flags)))),
         "gate": ("missed" if figure.shortfall else "reached") if figure.gated else "",
     }
@@ -303,7 +230,7 @@ def _metrics(result: Result) -> list[Pair]:
     return [
         *((column.title, text) for column, text in columns if text),
         *([("loss", f"{loss:.6g}")] if loss is not None else []),
-        *(metric(name, value) for name, value in sorted(result.metrics.items()) if name not in shown),
+        *((name, f"{value:.6g}") for name, value in sorted(result.metrics.items()) if name not in shown),
     ]
 
 
@@ -335,8 +262,3 @@ def shortened(text: str) -> str:
     if len(text) <= LONGEST_TEXT:
         return text
     return f"… {len(text) - LONGEST_TEXT:,} characters left out …\n{text[-LONGEST_TEXT:]}"
-
-
-def unbroken(text: str) -> str:
-    """Keep a number and its per cent sign on one line."""
-    return text.replace(" %", "\u00a0%")

@@ -1,4 +1,4 @@
-"""An upgrade as results: the new environment's runs against the old one's, nothing from outside obeyed."""
+"""An upgrade as results: the new environment's runs against the old one's."""
 
 from dataclasses import replace
 
@@ -95,10 +95,3 @@ def test_open_question_says_what_would_decide_it():
     verdict = replace(judge_pairs(old, new), wants_another_run=False, outcome=Outcome.INCONCLUSIVE)
     row = PairedBenchmark(benchmark="test_a", status=Outcome.INCONCLUSIVE, why="", verdict=verdict)
     assert "here: take more blocks (--blocks 10), quieten the machine" in explanation(row, 5)
-
-
-@pytest.mark.parametrize("name", ["test_x[::error::boom]", "test_x[\x1b[31m]"])
-def test_names_are_shown_and_never_obeyed(name):
-    lines = screen(upgraded({name: 1.2}))
-    assert all(line.isprintable() for line in lines)
-    assert not any(line.lstrip().startswith("::") for line in lines)

@@ -5,7 +5,7 @@ import multiprocessing
 import os
 import signal
 import sqlite3
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -95,7 +95,7 @@ class TestSessions:
             history.append(session(night, name=name))
         assert history.session("20260302T020").session.endswith("bbbb")
         assert history.session("20260302T02").session == "20260302T02"
-        with pytest.raises(HistoryError, match=r"begins 3 sessions: .*bbbb, .*aaaa"):
+        with pytest.raises(HistoryError, match=r"begins several sessions: .*bbbb, .*aaaa"):
             history.session("2026")
         with pytest.raises(
             HistoryError,
@@ -295,28 +295,15 @@ class TestBadFiles:
         assert history.latest() == session(1)
         assert len(history.series(KEY, "h200")) == 2
 
-    def test_database_of_another_program(self, history):
-        history.path.parent.mkdir()
-        change_file(history, "CREATE TABLE bookmarks (url TEXT)")
-        assert "untouched" in self.refused(history, "an SQLite file, but no history").remedy
-
-    @pytest.mark.parametrize("version", [1, 7])
-    def test_another_schema(self, history, version):
+    def test_another_schema(self, history):
         history.append(session(0))
-        change_file(history, f"PRAGMA user_version = {version}")
-        assert "history --import" in self.refused(history, f"its schema {version} is not the one").remedy
+        change_file(history, "PRAGMA user_version = 7")
+        assert "history --import" in self.refused(history, "is no history of the schema").remedy
 
     def test_nothing_there(self, history):
         with pytest.raises(HistoryError, match=r"there is no history here yet\n.*history --import"):
             history.series(KEY, "h200")
         assert not history.path.exists()
-
-    def test_folder_and_fifo(self, history):
-        history.path.mkdir(parents=True)
-        self.refused(history, "is a folder")
-        history.path.rmdir()
-        os.mkfifo(history.path)
-        self.refused(history, "is not a regular file")
 
     def test_folder_that_may_not_be_written(self, history):
         history.append(session(0))
@@ -341,24 +328,3 @@ class TestBadFiles:
         monkeypatch.undo()
         assert names(history) == ["s0"]
         assert history.append(bulky(1))
-
-    @pytest.mark.parametrize(
-        "value", ["'x'", "x'00ff'", "CAST(x'ff' AS TEXT)", "1e300", "'{\"session\": 1e300}'", "'[[[['"]
-    )
-    @pytest.mark.parametrize(
-        ("table", "column"),
-        [
-            *(("sessions", column) for column in ("session", "facts", "document")),
-            *(("points", column) for column in ("platform", "key", "content")),
-        ],
-    )
-    def test_column_of_a_wrong_type_is_one_error(self, history, table, column, value):
-        history.append(session(0))
-        change_file(history, f"UPDATE {table} SET {column} = {value}")
-        for read in (
-            history.latest,
-            history.benchmarks,
-            lambda: [point.throughput for point in history.series(KEY, "h200")],
-        ):
-            with suppress(HistoryError):
-                read()

@@ -1,7 +1,6 @@
 """Where the sets of a comparison come from, and what is said of a name that leads nowhere."""
 
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -11,7 +10,6 @@ from pytest_accel.stats.results import Ending
 from pytest_accel.storage.baselines import BaselineError
 from pytest_accel.storage.comparison import SourceError, find_source, read_sources
 from pytest_accel.storage.files import StorageError
-from pytest_accel.storage.results import MAX_BYTES, ResultsError
 from tests.support.stored import KEY, OTHER, baseline, result, results_file
 
 PUBLISHED = Path(__file__).parents[3] / "baselines" / "published"
@@ -43,30 +41,12 @@ class TestPlatformsAndFolders:
         assert labels(["older"]) == [("h200", "h200")]
         assert labels(["h200", "older"]) == [("h200", "h200"), ("older", "h200")]
 
-    def test_a_file_of_baselines_is_one_side(self):
-        assert labels(["baselines/h200/cnn.json"]) == [("h200", "h200")]
-
     def test_a_root_has_all_its_platforms(self):
         assert labels(["./baselines"]) == [("a100x4", "a100x4"), ("h200", "h200")]
 
     def test_the_same_twice_is_refused(self):
         with pytest.raises(SourceError, match="'h200' is named twice"):
             read_sources(["h200", "h200"], Path("baselines"))
-
-    def test_a_file_of_something_else_is_not_to_be_restored_or_deleted(self):
-        results_file(Path("rec.json"), result())
-        with pytest.raises(SourceError) as caught:
-            find_source(".", Path("baselines"))
-        assert "rec.json is no baseline" in str(caught.value)
-        assert "git checkout" not in str(caught.value)
-        assert "delete" not in str(caught.value)
-
-    def test_a_platform_whose_benchmarks_were_all_removed_misses_them(self):
-        path = Path("baselines/h200/cnn.json")
-        path.write_text(json.dumps({**json.loads(path.read_text()), "benchmarks": {}}))
-        assert labels(["./baselines"]) == [("a100x4", "a100x4"), ("h200", "h200")]
-        (side,) = find_source("h200", Path("baselines"))
-        assert (side.results, side.about) == ({}, "0 benchmarks, baselines in baselines/h200")
 
     def test_a_bad_file_is_the_stores_own_error(self):
         Path("baselines/h200/cnn.json").write_text("{")
@@ -101,21 +81,3 @@ class TestResults:
         (project / "x.json").write_text(json.dumps({"a": 1}))
         with pytest.raises(StorageError, match="no file of results"):
             find_source("./x.json", Path("baselines"))
-
-    @pytest.mark.parametrize("text", ["", '{"kind": "pytest-accel resu'])
-    def test_a_file_that_was_cut_off_is_to_be_written_again(self, project, text):
-        (project / "night.json").write_text(text)
-        with pytest.raises(ResultsError, match="Write it again with --accel-json"):
-            find_source("./night.json", Path("baselines"))
-
-    def test_a_huge_file_is_not_read(self, project, monkeypatch):
-        with Path("huge.json").open("wb") as stream:
-            stream.truncate(MAX_BYTES + 1)
-        monkeypatch.setattr(Path, "read_bytes", lambda _self: pytest.fail("it was read"))
-        with pytest.raises(StorageError, match="a file of results has at most"):
-            find_source("huge.json", Path("baselines"))
-
-    def test_a_pipe_does_not_hang(self, project):
-        os.mkfifo("pipe.json")
-        with pytest.raises(StorageError, match="no file of results"):
-            find_source("./pipe.json", Path("baselines"))

@@ -6,11 +6,11 @@ function panel(id) {
   const past = data.past[id];
   const wide = [
     found.numbers && make("p", { class: "numbers wide" }, isolated(found.numbers)),
-    make("div", { class: "said wide" }, (found.lines ?? []).map(([word, tone, sign, text, status]) => make("p", null, badge(tone, sign, word, status), make("span", null, isolated(prose(text)))))),
+    make("div", { class: "said wide" }, (found.lines ?? []).map(([word, tone, sign, text, status]) => make("p", null, badge(tone, sign, word, document.getElementById(`about-${status}`) ? status : ""), make("span", null, isolated(text))))),
     found.note && make("pre", { class: "wide", tabindex: "0" }, found.note),
     found.kernels && kernelsBlock(found.kernels),
   ];
-  const left = [...(found.failed_metrics ?? []).map(metricBlock), rounds && roundsBlock(rounds), past && pastBlock(past)].filter(Boolean);
+  const left = [rounds && roundsBlock(rounds), past && pastBlock(past)].filter(Boolean);
   const right = [
     found.causes && block("What explains the loss", definitions(found.causes)),
     found.changes && changesBlock(found.changes),
@@ -18,11 +18,8 @@ function panel(id) {
     found.commands && block("Next", found.commands.map(([title, text]) => make("div", { class: "labelled" }, make("span", { class: "quiet" }, title), command(text)))),
     found.metrics && block("Metrics", definitions(found.metrics)),
   ].filter(Boolean);
-  const references = [
-    found.expected && referencesBlock("Expected here", found.expected),
-    found.published && referencesBlock("Published, not measured here", found.published),
-  ].filter(Boolean);
-  const isMissed = [...(found.expected ?? []), ...(found.published ?? [])].some((each) => each.gate === "missed");
+  const references = found.references ? [referencesBlock(found.references)] : [];
+  const isMissed = (found.references ?? []).some((each) => each.gate === "missed");
   if (isMissed) wide.push(make("div", { class: "stack wide" }, references)); // that is what it failed on
   const below = [
     ...(isMissed ? [] : references),
@@ -38,18 +35,8 @@ function panel(id) {
   );
 }
 
-/** The runs of a metric that failed it. */
-function metricBlock(found) {
-  const plot = make("div", { class: "plot low", role: "img", "aria-label": `${found.title} of each run` });
-  queueMicrotask(() => draw(plot, () => metricFigure(found)));
-  const listed = (points) => points.map(([, text]) => text).join(", ");
-  return block(found.title, plot, make("p", { class: "caption" }, `A dot is a run. Baseline: ${listed(found.then)}. This session: ${listed(found.now)}.`));
-}
-
-/** What a loss consists of: bars from the baseline's step time to this session's, and the same as a table. */
+/** What a loss consists of. */
 function kernelsBlock(found) {
-  const plot = make("div", { class: "plot", role: "img", "aria-label": "Step time from the baseline to this session; the table below has the same changes" });
-  queueMicrotask(() => draw(plot, () => waterfallFigure(found.bars)));
   const isFigure = (index) => found.headings[index].endsWith(">");
   const cell = (tag) => (text, index) => make(tag, { class: isFigure(index) ? "right" : null }, isFigure(index) ? text : breakable(text));
   const cells = (tag, texts) => make("tr", null, texts.map(cell(tag)));
@@ -57,8 +44,7 @@ function kernelsBlock(found) {
     "table", { class: "small" },
     make("thead", null, cells("th", found.headings.map((text) => text.replace(/>$/u, "")))), make("tbody", null, found.rows.map((row) => cells("td", row))),
   );
-  const caption = make("p", { class: "caption" }, "From the baseline's step time to this session's. The axis may begin above zero.");
-  const section = block("Where the time went", plot, caption, make("div", { class: "scrolled", tabindex: "0" }, table));
+  const section = block("Where the time went", make("div", { class: "scrolled", tabindex: "0" }, table));
   section.classList.add("wide");
   return section;
 }
@@ -88,7 +74,7 @@ function pastBlock(found) {
   const said = found.changes.length
     ? `Changed on ${found.changes.map(when).join("; ")}. An advice, not a verdict.`
     : `${found.unchanged[0].toUpperCase()}${found.unchanged.slice(1)}.`;
-  return block("History", plot, make("p", { class: "caption" }, said), found.left_out && make("p", { class: "caption" }, found.left_out));
+  return block("History", plot, make("p", { class: "caption" }, said));
 }
 
 function changesBlock(changes) {
@@ -101,7 +87,7 @@ function changesBlock(changes) {
   return block("Changed since its baseline", make("ul", { class: "changes" }, items));
 }
 
-function referencesBlock(title, references) {
+function referencesBlock(references) {
   const row = (each) =>
     make(
       "tr", null,
@@ -110,7 +96,7 @@ function referencesBlock(title, references) {
       make("td", { class: "right" }, each.ratio || "–", each.gate && make("div", { class: "quiet" }, `gated: ${each.gate}`)),
     );
   return block(
-    title,
+    "References, not measured here",
     make(
       "table", { class: "small references" },
       make("thead", null, make("tr", null, make("th", null, "Source"), make("th", { class: "right" }, "Figure"), make("th", { class: "right" }, "This machine"))),

@@ -14,13 +14,12 @@ async function unpack() {
   const packed = Uint8Array.from(atob(document.getElementById("library").textContent.trim()), (c) => c.charCodeAt(0));
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
   const script = document.createElement("script");
-  script.textContent = await new Response(stream).text(); // its hash stands in the page's policy: no other script runs
+  script.textContent = await new Response(stream).text();
   document.head.append(script);
   if (!window.Plotly) throw new Error("The plotting library did not start in this browser.");
   return window.Plotly;
 }
 
-const planned = new Map(); // element -> its figure, drawn when it comes into view, or for the printer
 const drawn = new Map(); // element -> its figure, drawn again when the theme changes
 
 /** Draws figure() into the element; what it shows stands in words or tables beside it. */
@@ -60,11 +59,6 @@ addEventListener("beforeprint", () => {
   document.documentElement.dataset.theme = "light";
   folded = [...document.querySelectorAll("details:not([open])")];
   for (const fold of folded) fold.open = true; // paper does not unfold
-  for (const [element, figure] of window.Plotly ? planned : []) {
-    if (drawn.has(element)) continue;
-    element.replaceChildren();
-    drawn.set(element, figure);
-  }
   for (const [element, figure] of drawn) redraw(window.Plotly, element, figure);
 });
 addEventListener("afterprint", () => {

@@ -4,7 +4,7 @@ const CHUNK = 200; // rows made at once; the next ones when the end comes into v
 const { columns, rows, statuses } = data.table;
 const looks = new Map(statuses.map((each) => [each.status, each]));
 const place = Object.fromEntries(columns.map((column, index) => [column.key, index]));
-const FIRST_DOWN = new Set(["throughput", "change", "noise", "baseline", "mfu", "energy", "scaling", "published", "expected"]);
+const FIRST_DOWN = new Set(["throughput", "change", "noise", "baseline", "mfu", "reference"]);
 
 const state = { sort: "verdict", down: false, statuses: new Set(), platform: "", suite: "", text: "", shown: CHUNK };
 const open = new Set();
@@ -228,8 +228,7 @@ function verdictTable() {
   show();
   return [
     make("div", { class: "tools", role: "search" }, search, platformChoice, suiteChoice, clearing, count, make("div", { class: "chips", role: "group", "aria-label": "Verdicts" }, [...chips.values()])),
-    data.thinned && make("p", { class: "caption" }, data.thinned),
     table,
     more,
-  ].filter(Boolean);
+  ];
 }

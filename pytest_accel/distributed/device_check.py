@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_accel.measure.rounds import Ranks
 from pytest_accel.stats.quantities import counted, gibibytes, percent, seconds, si
@@ -19,16 +19,12 @@ from pytest_accel.stats.quantities import counted, gibibytes, percent, seconds, 
 if TYPE_CHECKING:
     import torch
 
-T = TypeVar("T")
 Action = Callable[[], object]
 
 KIB, MIB = 1 << 10, 1 << 20
 SMALL_BYTES = 4 * KIB  # of an all-reduce
 
-WARMUP_S = 0.03
-MEASURED_S = 0.1
-ALL_REDUCE_S = 0.05  # for one size
-REPEATS = 3  # at least; the best counts
+REPEATS = 25  # the best counts: the first ones are those of a device that wakes up
 REPEAT_S = 5e-3  # long against the clock, and against the launch of a kernel
 MOST_CALLS = 1000  # in one repeat
 THRESHOLD = 0.05  # of the median: what lacks more is named
@@ -107,13 +103,18 @@ def check(ranks: Ranks, device: torch.device, *, label: str, host: str) -> Devic
     sizes = CUDA if device.type == "cuda" else CPU
     wait = (lambda: torch.cuda.synchronize(device)) if device.type == "cuda" else (lambda: None)
 
+    hosts = ranks.gather(host)
+    # Each GPU by itself; ranks on the CPU would disturb each other, so those of a host take turns.
+    mine = 0 if device.type == "cuda" else hosts[: ranks.rank].count(host)
+    turns = 1 if device.type == "cuda" else max(Counter(hosts).values())
+
     def readings_of_all() -> tuple[Reading, ...]:
-        rates = _in_turn(
-            ranks,
-            host,
-            together=device.type == "cuda",  # each has its own; ranks on the CPU would disturb each other
-            work=lambda: _rates(device, sizes, wait),
-        )
+        rates: dict[str, float] = {}
+        for turn in range(turns):
+            ranks.barrier()
+            if turn == mine:
+                rates = _rates(device, sizes, wait)
+        ranks.barrier()
         if device.type == "cuda":
             torch.cuda.empty_cache()  # leave the memory to the benchmark
         return tuple(
@@ -148,25 +149,8 @@ def bus_bandwidth(size_bytes: int, duration_s: float, ranks: int) -> float:
     return size_bytes / duration_s * 2 * (ranks - 1) / ranks
 
 
-def _in_turn(ranks: Ranks, host: str, *, together: bool, work: Callable[[], T]) -> T:
-    """Do this rank's work while no other rank of its host works; or on all at once."""
-    hosts = ranks.gather(host)
-    mine = 0 if together else hosts[: ranks.rank].count(host)
-    turns = 1 if together else max(Counter(hosts).values())
-    done: list[T] = []
-    for turn in range(turns):
-        ranks.barrier()
-        if turn == mine:
-            done.append(work())
-    ranks.barrier()
-    return done[0]
-
-
 def _rates(device: torch.device, sizes: Sizes, wait: Action) -> dict[str, float]:
     import torch
-
-    def best_s(work: Action) -> float:
-        return _best_s(lambda calls: _timed(work, wait, calls), warmup_s=WARMUP_S, measured_s=MEASURED_S)
 
     # Not zeros: they cost a GPU less power than data. A generator of its own: torch's numbers stay as seeded.
     random = torch.Generator(device=device).manual_seed(0)
@@ -176,26 +160,21 @@ def _rates(device: torch.device, sizes: Sizes, wait: Action) -> dict[str, float]
         dtype = torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
     a, b = (torch.randn(**square).to(dtype) for _ in range(2))
     out = torch.empty_like(a)
-    product_s = best_s(lambda: torch.matmul(a, b, out=out))
+    product_s = _best_s(lambda calls: _timed(lambda: torch.matmul(a, b, out=out), wait, calls))
     source = torch.ones(sizes.copy_bytes, dtype=torch.uint8, device=device)
     target = torch.zeros_like(source)
-    copy_s = best_s(lambda: target.copy_(source))
+    copy_s = _best_s(lambda calls: _timed(lambda: target.copy_(source), wait, calls))
     # A copy reads every byte and writes it.
     return {"matrix product": 2 * sizes.product**3 / product_s, "copy": 2 * sizes.copy_bytes / copy_s}
 
 
-def _best_s(timed: Callable[[int], float], *, warmup_s: float, measured_s: float) -> float:
+def _best_s(timed: Callable[[int], float]) -> float:
     """Return the seconds of one call in the best of several repeats; `timed` returns the seconds of so many calls."""
-    once = spent = timed(1)
-    while spent < warmup_s:
-        once = timed(1)
-        spent += once
-    calls = max(1, min(MOST_CALLS, round(REPEAT_S / max(once, 1e-9))))
-    best, spent, repeats = once, 0.0, 0
-    while repeats < REPEATS or spent < measured_s:
-        duration = timed(calls)
-        best, spent, repeats = min(best, duration / calls), spent + duration, repeats + 1
-    return best
+    timed(1)  # libraries and connections are made on first use
+    once = max(timed(1), 1e-9)
+    calls = max(1, min(MOST_CALLS, round(REPEAT_S / once)))
+    repeats = max(3, min(REPEATS, round(REPEATS * REPEAT_S / once)))  # a slow device takes no longer
+    return min(timed(calls) for _ in range(repeats)) / calls
 
 
 def _all_reduce_s(ranks: Ranks, device: torch.device, size_bytes: int, wait: Action) -> float:
@@ -210,8 +189,7 @@ def _all_reduce_s(ranks: Ranks, device: torch.device, size_bytes: int, wait: Act
         ranks.barrier()
         return ranks.slowest(_timed(lambda: distributed.all_reduce(buffer), wait, calls))
 
-    slowest_s(1)  # connections are made on first use
-    return _best_s(slowest_s, warmup_s=0.0, measured_s=ALL_REDUCE_S)
+    return _best_s(slowest_s)
 
 
 def _timed(work: Action, wait: Action, calls: int) -> float:

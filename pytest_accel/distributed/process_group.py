@@ -47,11 +47,6 @@ class ProcessGroup(Ranks):
         dist.all_reduce(value, op=dist.ReduceOp.MAX)
         return float(value.item())
 
-    def agree(self, value: T) -> T:
-        values = [value]
-        dist.broadcast_object_list(values, src=0, device=self.device)
-        return values[0]
-
     def gather(self, value: T) -> list[T]:
         values: list[Any] = [None] * self.size
         # NCCL moves the bytes through the current device, which the test may have changed.
@@ -70,17 +65,9 @@ def open_process_group(device: torch.device, *, rendezvous_s: float, timeout_s: 
     All ranks are awaited at the store first, which can tell which is missing. Only then is the backend started: it waits
     without naming the rank that it waits for.
     """
-    if dist.is_initialized():
-        raise WorkerError(
-            "this process is in a process group already: the test, or what it imports, opened one"
-        )
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     device = _with_index(device)
     backend = "nccl" if device.type == "cuda" else "gloo"  # RCCL has NCCL's name on ROCm
-    if not dist.is_backend_available(backend):
-        raise WorkerError(
-            f"this torch ({torch.__version__}) was built without {backend}. Install one that has it."
-        )
     store = dist.PrefixStore(f"pytest-accel/{next(_opened)}", _open_store(rank, rendezvous_s))
     _await_ranks(store, rank, size, rendezvous_s)
     try:
@@ -96,15 +83,12 @@ def open_process_group(device: torch.device, *, rendezvous_s: float, timeout_s: 
     except (RuntimeError, ValueError) as error:
         raise WorkerError(
             f"rank {rank} of {size} on {platform.node()}: {backend} did not start on {device}: {_words(error)}. "
-            f"{_REMEDIES[backend]}"
+            f"{_REMEDY}"
         ) from error
     return ProcessGroup(rank=rank, size=size, device=device, _store=store)
 
 
-_REMEDIES = {
-    "nccl": "NCCL_DEBUG=WARN in the environment makes NCCL say more; NCCL_SOCKET_IFNAME names the network to use.",
-    "gloo": "GLOO_SOCKET_IFNAME in the environment names the network to use.",
-}
+_REMEDY = "NCCL_DEBUG=WARN in the environment makes NCCL say more; NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME names the network to use."
 
 
 def _with_index(device: torch.device) -> torch.device:
@@ -119,19 +103,13 @@ def _with_index(device: torch.device) -> torch.device:
 
 @cache  # the server stays for groups that are opened again, also by the test itself
 def _open_store(rank: int, rendezvous_s: float) -> Any:  # noqa: ANN401 - torch is untyped
-    hosting = rank == 0
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     try:
-        return tcp_store(host, port, hosting=hosting, timeout_s=rendezvous_s, shared=True)
+        return tcp_store(host, port, hosting=rank == 0, timeout_s=rendezvous_s, shared=True)
     except (RuntimeError, ValueError, OSError) as error:
-        remedy = (
-            "Has another program taken the port meanwhile? Then try again; the session chooses another one."
-            if hosting
-            else f"Is rank 0 running there, and does {host} resolve here? accel_rendezvous gives it more time."
-        )
-        doing = "open the store at" if hosting else "reach the store of rank 0 at"
         raise WorkerError(
-            f"rank {rank} could not {doing} {host}:{port}: {_words(error)}. {remedy}"
+            f"rank {rank} could not reach the store of rank 0 at {host}:{port}: {_words(error)}. Try again: the session "
+            "chooses another port. accel_rendezvous gives slow starts more time."
         ) from error
 
 

@@ -88,17 +88,16 @@ def check_first_step(step: Callable[[], object]) -> Callable[[], object]:
 
     def first() -> object:
         result = step()
-        if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
+        if (
+            callable(result)
+            or inspect.isawaitable(result)
+            or inspect.isgenerator(result)
+            or inspect.isasyncgen(result)
+        ):
             getattr(result, "close", lambda: None)()
             raise ArgumentError(
-                f"step: it returns a {type(result).__name__}, whose body did not run. "
-                "Pass a plain function that does the work when it is called."
-            )
-        if callable(result):
-            named = getattr(result, "__qualname__", type(result).__name__)
-            raise ArgumentError(
-                f"step: it returns {named}, which can be called, and did not call it. "
-                "Write accel.measure(lambda: step(x), ...), or accel.measure(step, ...)."
+                f"step: it returns a {type(result).__name__}, which did not run. Pass a plain function that does the work when "
+                "it is called: accel.measure(lambda: step(x), ...)."
             )
         return result
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import sys
 import time
 from collections.abc import Callable
@@ -66,14 +65,11 @@ class CpuDevice(Device):
             self._threads_before = None
 
     def reset_peak_memory(self) -> None:
-        with suppress(OSError):  # not Linux, or not allowed: the peak is then that of the whole process
+        with suppress(OSError):  # not allowed: the peak is then that of the whole process
             Path("/proc/self/clear_refs").write_text("5")  # proc(5): resets VmHWM
 
     def peak_memory_bytes(self) -> int | None:
-        try:
-            status = Path("/proc/self/status").read_text()
-        except OSError:
-            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        status = Path("/proc/self/status").read_text()
         found = re.search(r"^VmHWM:\s*(\d+)", status, re.MULTILINE)
         return int(found[1]) * 1024 if found else None
 

@@ -6,12 +6,10 @@ dies, and forked loader workers do not inherit them, as they would inherit the f
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import getpass
 import os
 import platform as host
-import stat
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -108,25 +106,17 @@ def _wait(device: str, path: Path, mode: Mode, waiting: Report, *, until_s: floa
 
 
 def _open(path: Path) -> int:
-    """Open a lock file, made by the first user and written by all; links are not followed."""
-    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-    umask = os.umask(0)
-    try:
-        with suppress(FileExistsError):
-            path.parent.mkdir(mode=0o1777)  # all may write, and none may remove another's file
-        if path.parent.is_symlink():
-            raise OSError(errno.ELOOP, "its folder is a symbolic link")
-        with suppress(FileExistsError):
-            os.close(os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666))
-        # Without O_CREAT: in a sticky folder the kernel refuses that for a file of another user (protected_regular).
-        fd = os.open(path, flags)
-    finally:
-        os.umask(umask)
-    found = os.fstat(fd)
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:  # writing would change another file
-        os.close(fd)
-        raise OSError(errno.EPERM, "it is no plain file with one name")
-    return fd
+    """Open a lock file, made by the first user and written by all; a link is not followed."""
+    with suppress(FileExistsError):
+        path.parent.mkdir()
+        path.parent.chmod(0o1777)  # all may write, and none may remove another's file
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+    with suppress(FileExistsError):
+        made = os.open(path, flags | os.O_CREAT | os.O_EXCL)
+        os.fchmod(made, 0o666)
+        os.close(made)
+    # Without O_CREAT: in a sticky folder the kernel refuses that for a file of another user (protected_regular).
+    return os.open(path, flags)
 
 
 def _sign(fd: int) -> None:

@@ -2,13 +2,12 @@
 
 The thread takes all samples, the first and the last of a window too, for which the caller waits a bounded time: a driver
 call that hangs holds the thread, not the session. Inside the window only calls that take microseconds; the rest at its
-ends (H200: width of the PCIe link 28 us, running processes 25 us, their shares of the SMs 2 ms). All of a driver is optional:
+ends (H200: running processes 25 us, their shares of the SMs 2 ms). All of a driver is optional:
 an old one or a lost GPU leave gaps, not errors. amdsmi was tried with replayed answers only, and its cost is not known.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 import time
@@ -59,13 +58,8 @@ class SamplingThread:
             return
         self._began.clear()
         self._stop.clear()
-        thread = threading.Thread(target=self._run, name="pytest-accel sampling", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError as error:  # a limit on processes: nothing is sampled, and all is measured
-            self.problems.append(f"nothing was sampled: {error}")
-            return
-        self._thread = thread
+        self._thread = threading.Thread(target=self._run, name="pytest-accel sampling", daemon=True)
+        self._thread.start()
         if not self._began.wait(self._limit_s):
             self._give_up()
 
@@ -90,11 +84,9 @@ class SamplingThread:
 
     def _run(self) -> None:
         self._sample()
-        first_s, beat = time.monotonic(), 0
         self._began.set()
         while True:
-            beat = next_beat(beat, time.monotonic() - first_s, self._period_s)
-            stopped = self._stop.wait(max(0.0, first_s + beat * self._period_s - time.monotonic()))
+            stopped = self._stop.wait(self._period_s)
             self._sample()
             if stopped:
                 return
@@ -112,11 +104,6 @@ class SamplingThread:
                 why = str(error) or type(error).__name__
                 self.problems.append(f"{self._sampling} gave no more readings: {why}")
         self._sampling = ""
-
-
-def next_beat(beat: int, elapsed_s: float, period_s: float) -> int:
-    """Return the number of the next period since the first sample; a missed one is skipped."""
-    return max(beat, math.floor(elapsed_s / period_s)) + 1
 
 
 class _Monitor:
@@ -210,8 +197,6 @@ class NvmlMonitor(_Monitor):
         """Return all readings; call it when the sampling thread has ended its window."""
         end_s = time.perf_counter()
         samples, gpu = tuple(self._samples), self._gpu
-        # First: an idle link falls back to a slower generation.
-        generation, width = gpu.get("CurrPcieLinkGeneration"), gpu.get("CurrPcieLinkWidth")
         return DeviceReadings(
             begin_s=self._begin_s,
             end_s=end_s,
@@ -221,10 +206,6 @@ class NvmlMonitor(_Monitor):
             ecc_uncorrected_before=self._ecc_before,
             ecc_uncorrected_after=gpu.uncorrected_errors(),
             sm_mhz_max=gpu.get("MaxClockInfo", "NVML_CLOCK_SM"),
-            pcie_generation=generation,
-            pcie_generation_max=gpu.get("MaxPcieLinkGeneration"),
-            pcie_width=width,
-            pcie_width_max=gpu.get("MaxPcieLinkWidth"),
             foreign=self._others(self._held(), self._busy()),
             problems=self._found_problems(),
         )

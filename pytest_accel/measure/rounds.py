@@ -47,7 +47,7 @@ class Ranks:
 
     def agree(self, value: T) -> T:
         """Return rank 0's value, which can be pickled."""
-        return value
+        return self.gather(value)[0]
 
     def gather(self, value: T) -> list[T]:
         """Return every rank's value, by rank, on every rank."""

@@ -1,12 +1,12 @@
 """Validity of a measurement, from the state of the device during it.
 
 A run is invalid because of causes that a repeat may not meet: heat, a power brake, foreign load, memory errors. What was
-set on purpose or is permanent (clocks, limits, links) is a note, and the run counts.
+set on purpose or is permanent (clocks, limits) is a note, and the run counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import pairwise
@@ -29,9 +29,6 @@ BUSY_SHARE = 0.05
 # With longer gaps between samples, their shares are not those of the window.
 MAX_GAP_SHARE = 0.5
 MAX_GAP_S = 1.0
-# Beyond: 0xffffffff and the like.
-MOST_MHZ = 10_000
-MOST_C = 200
 SHOWN_PIDS = 4
 
 
@@ -63,10 +60,6 @@ class DeviceReadings:
     ecc_uncorrected_before: int | None = None
     ecc_uncorrected_after: int | None = None
     sm_mhz_max: int | None = None
-    pcie_generation: int | None = None
-    pcie_generation_max: int | None = None
-    pcie_width: int | None = None
-    pcie_width_max: int | None = None
     foreign: tuple[ForeignProcess, ...] = ()
     problems: tuple[str, ...] = ()
 
@@ -91,7 +84,7 @@ def assess(readings: DeviceReadings) -> Validity:
         *_gaps(readings, reasons),
         *_clocks(readings, reasons),
         *_processes(readings.foreign),
-        *_device(readings, reasons),
+        *_memory(readings),
     ]
     return Validity(
         invalid=tuple(text for invalid, text in found if invalid),
@@ -102,9 +95,9 @@ def assess(readings: DeviceReadings) -> Validity:
 
 def _figures(readings: DeviceReadings, reasons: Sequence[int]) -> dict[str, float]:
     samples = readings.samples
-    sm_mhz = _plausible((sample.sm_mhz for sample in samples), MOST_MHZ)
-    memory_mhz = _plausible((sample.memory_mhz for sample in samples), MOST_MHZ)
-    temperatures_c = _plausible((sample.temperature_c for sample in samples), MOST_C)
+    sm_mhz = [sample.sm_mhz for sample in samples if sample.sm_mhz is not None]
+    memory_mhz = [sample.memory_mhz for sample in samples if sample.memory_mhz is not None]
+    temperatures_c = [sample.temperature_c for sample in samples if sample.temperature_c is not None]
     found = {"sm_clock_mhz": fmean(sm_mhz)} if sm_mhz else {}
     found |= {"memory_clock_mhz": fmean(memory_mhz)} if memory_mhz else {}
     found |= {"temperature_c": float(max(temperatures_c))} if temperatures_c else {}
@@ -115,10 +108,6 @@ def _figures(readings: DeviceReadings, reasons: Sequence[int]) -> dict[str, floa
         if len(sm_mhz) >= LOCKED_SAMPLES and nvidia.is_held(sm_mhz, reasons, readings.sm_mhz_max):
             found["locked_clock_mhz"] = fmean(sm_mhz)
     return found
-
-
-def _plausible(readings: Iterable[int | None], most: int) -> list[int]:
-    return [reading for reading in readings if reading is not None and 0 <= reading <= most]
 
 
 def _gaps(readings: DeviceReadings, reasons: Sequence[int]) -> Iterator[Finding]:
@@ -141,9 +130,7 @@ def _gaps(readings: DeviceReadings, reasons: Sequence[int]) -> Iterator[Finding]
 def _reasons(samples: Sequence[DeviceSample]) -> list[int]:
     """Return the bit sets, each with the cause of a slowdown instead of the slowdown."""
     found = [sample.event_reasons for sample in samples if sample.event_reasons is not None]
-    # A broken sensor sets all bits at once.
-    sane = [each for each in found if each >= 0 and each & nvidia.KNOWN != nvidia.KNOWN]
-    return [each & ~nvidia.HW_SLOWDOWN if each & _CAUSES else each for each in sane]
+    return [each & ~nvidia.HW_SLOWDOWN if each & _CAUSES else each for each in found]
 
 
 def _share(reasons: Sequence[int], bits: int) -> float:
@@ -168,7 +155,7 @@ def _clocks(readings: DeviceReadings, reasons: Sequence[int]) -> Iterator[Findin
         )
         yield often, f"throttled ({' and '.join(throttles)}, {_percent(share)} of the window)"
     limit_w, default_w = readings.power_limit_w, readings.power_limit_default_w
-    if limit_w and default_w and 0 < limit_w < default_w:
+    if limit_w and default_w and limit_w < default_w:
         capped = _percent(_share(reasons, nvidia.POWER_CAP)) if reasons else ""
         held = f", held clocks down in {capped} of the window" if capped else ""
         yield False, f"power limit {limit_w:.0f} W, default {default_w:.0f} W{held}"
@@ -179,11 +166,7 @@ def _clocks(readings: DeviceReadings, reasons: Sequence[int]) -> Iterator[Findin
 
 def _processes(foreign: Sequence[ForeignProcess]) -> Iterator[Finding]:
     """Judge other processes by their share of the SMs together; an unknown share is a note."""
-    shares = {
-        each.pid: each.busy_share
-        for each in foreign
-        if each.busy_share is not None and 0 <= each.busy_share <= 1
-    }
+    shares = {each.pid: each.busy_share for each in foreign if each.busy_share is not None}
     busy = sorted((each for each in foreign if shares.get(each.pid)), key=lambda each: -shares[each.pid])
     load = sum(shares.values())
     if load >= BUSY_SHARE:
@@ -205,20 +188,10 @@ def _held(processes: Sequence[ForeignProcess]) -> str:
     return f", {gibibytes(held)}" if held > 0 else ""
 
 
-def _device(readings: DeviceReadings, reasons: Sequence[int]) -> Iterator[Finding]:
-    """Judge memory errors; note a slow link, whose generation an idle GPU lowers to save power, never its width."""
+def _memory(readings: DeviceReadings) -> Iterator[Finding]:
     before, after = readings.ecc_uncorrected_before, readings.ecc_uncorrected_after
     if before is not None and after is not None and after > before:
         yield True, f"uncorrected memory errors during the window (+{after - before})"
-    idle = next(reversed(reasons), 0) & nvidia.IDLE
-    if not idle and _falls_short(readings.pcie_generation, readings.pcie_generation_max):
-        yield False, f"PCIe generation {readings.pcie_generation}, at most {readings.pcie_generation_max}"
-    if _falls_short(readings.pcie_width, readings.pcie_width_max):
-        yield False, f"PCIe x{readings.pcie_width}, at most x{readings.pcie_width_max}"
-
-
-def _falls_short(now: int | None, most: int | None) -> bool:
-    return bool(now and most and 0 < now < most)
 
 
 def _percent(share: float) -> str:

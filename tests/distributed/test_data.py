@@ -39,17 +39,6 @@ def test_judged_alike(accel, process_group):
         assert before[0] != before[1]  # each rank normalised its own batches
         assert after[0] == after[1] == before[0]
     measure(accel, "judged")
-
-
-@cpux2
-def test_learnt(converge):
-    converge("zoo/wide_resnet-tiny", data="digits", batch_size=32, lr=0.05, augment=False, epochs=2)
-
-
-# Last: its failure ends the group that served the others.
-@cpux2
-def test_loader_too_slow(train):
-    train("zoo/wide_resnet-tiny", data="cifar100", batch_size=4, workers=1, min_loader_efficiency=1000)
 """
 
 
@@ -59,14 +48,9 @@ def ran(tmp_path_factory):
     write_cifar_binary(project.path / "data", train=21)
     project.write(SUITE)
     status, output = project.run("-m", "cpux2", "--accel-data=data", "--benchmark-json=out.json")
-    assert status == 1, output
-    assert "4 no baseline, 1 failed" in output, output
+    assert status == 0, output
+    assert "3 no baseline" in output, output
     return project, output
-
-
-@pytest.fixture(scope="module")
-def info(ran):
-    return {name: each["extra_info"]["accel"] for name, each in ran[0].benchmarks().items()}
 
 
 def test_both_ranks_come_to_the_end_and_no_worker_is_left(ran):
@@ -75,24 +59,9 @@ def test_both_ranks_come_to_the_end_and_no_worker_is_left(ran):
     assert not project.left_behind()
 
 
-def test_low_loader_efficiency_fails_once(ran):
-    _, output = ran
-    assert "min_loader_efficiency: " in output
-    assert "were required: the loader alone gives" in output
-    assert "waits in" not in output
-
-
-def test_every_rank_measured_its_loader_and_its_arithmetic(info):
-    found = info["test_loaded"]
+def test_every_rank_measured_its_loader_and_its_arithmetic(ran):
+    found = ran[0].benchmarks()["test_loaded"]["extra_info"]["accel"]
     assert found["configuration"]["data_source"] == "arrays"
     assert found["work_per_step"] == 8
     for rank in found["ranks"]:
         assert {"loader_step_s", "compute_step_s", "loader_efficiency"} <= set(rank["run"]["metrics"])
-
-
-def test_the_accuracy_is_that_of_the_whole_test_set(info):
-    accuracies = {rank["run"]["metrics"]["accuracy"] for rank in info["test_learnt"]["ranks"]}
-    assert len(accuracies) == 1  # counted over both ranks, the same on both
-    right = accuracies.pop() * 360
-    assert right == pytest.approx(round(right))
-    assert right > 36  # more than chance

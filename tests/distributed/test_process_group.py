@@ -206,5 +206,5 @@ class TestRendezvous:
             holder.bind(("127.0.0.1", 0))
             holder.listen()
             error = refused(0, holder.getsockname()[1])
-        assert "rank 0 could not open the store at 127.0.0.1:" in error
-        assert "Then try again; the session chooses another one." in error
+        assert "rank 0 could not reach the store of rank 0 at 127.0.0.1:" in error
+        assert "Try again: the session chooses another port." in error

@@ -166,7 +166,7 @@ def test_step(accel):
 class TestProcessGroup:
     def test_one_rank_without_memory_ends_the_group(self, bench, monkeypatch):
         """The other one waits for it for ever, and is ended soon."""
-        monkeypatch.setattr(pytest_accel.distributed.group, "_SKIPPED_S", 0.5)
+        monkeypatch.setattr(pytest_accel.distributed.group, "_FAILED_S", 0.5)
         bench.write(
             UNFIT
             + """

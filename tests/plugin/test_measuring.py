@@ -133,9 +133,9 @@ def test_mistakes_fail_with_their_remedy_and_the_right_traceback(bench):
         ["*assert 1 == 2*"],
         ["accel.measure: configuration[[]'a'[]]: <object * cannot be stored*"],
         ["accel.measure: metrics: 'tflops' is measured by pytest-accel. *"],
-        ["accel.measure: step: it returns a coroutine, whose body did not run.*"],
-        ["accel.measure: step: it returns a generator, whose body did not run.*"],
-        ["accel.measure: step: it returns broken_step, which can be called, and did not call it.*"],
+        ["accel.measure: step: it returns a coroutine, which did not run.*"],
+        ["accel.measure: step: it returns a generator, which did not run.*"],
+        ["accel.measure: step: it returns a function, which did not run.*"],
         ["*parameters did not move*"],
     ):
         result.stdout.fnmatch_lines(lines)

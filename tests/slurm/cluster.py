@@ -1,7 +1,5 @@
 """A real Slurm for tests: a controller and several nodes on this host, in a folder of their own.
 
-    python -m tests.slurm.cluster      # starts one and a shell in it; leaving the shell ends it
-
 Everything (ports, keys, state, spools) is private, so that two clusters, or a Slurm that is installed
 and running here, do not meet. It needs root, because only root's `slurmd` may start jobs for users.
 """
@@ -10,7 +8,6 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -226,20 +223,3 @@ def _free_ports(count: int) -> list[int]:
         for one in sockets:
             one.bind(("127.0.0.1", 0))
         return [one.getsockname()[1] for one in sockets]
-
-
-def main() -> int:
-    if reason := missing():
-        sys.stderr.write(f"{reason}\n")
-        return 2
-    with cluster() as running:
-        sys.stdout.write(
-            f"{running.ask('sinfo', '--Node', '--long')}\nSLURM_CONF={running.folder}/slurm.conf\n"
-        )
-        return subprocess.run(
-            [os.environ.get("SHELL", "sh")], env=running.environment, check=False
-        ).returncode
-
-
-if __name__ == "__main__":
-    sys.exit(main())

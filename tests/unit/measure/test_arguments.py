@@ -88,9 +88,8 @@ class TestMetrics:
     def test_ours_are_not_overwritten(self, name):
         refuses(check_metrics, {name: 1.0}, text=f"metrics: {name!r} is measured by pytest-accel")
 
-    @pytest.mark.parametrize("value", [None, 0.9, ["accuracy"]])
-    def test_anything_but_a_mapping_is_refused(self, value):
-        refuses(check_metrics, value, text="is not a mapping of names")
+    def test_anything_but_a_mapping_is_refused(self):
+        refuses(check_metrics, 0.9, text="is not a mapping of names")
 
 
 class TestGates:

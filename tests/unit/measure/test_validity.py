@@ -1,14 +1,10 @@
 """Validity of a window: each disturbance alone, at its threshold and just below it."""
 
-import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pytest_accel.measure.validity import BUSY_SHARE, DeviceReadings, DeviceSample, ForeignProcess, assess
-from pytest_accel.platforms.nvidia import KNOWN
 
 GIB = 1 << 30
 
@@ -39,10 +35,6 @@ WELL = DeviceReadings(
     power_limit_default_w=700.0,
     ecc_uncorrected_before=0,
     ecc_uncorrected_after=0,
-    pcie_generation=5,
-    pcie_generation_max=5,
-    pcie_width=16,
-    pcie_width_max=16,
 )
 
 
@@ -76,7 +68,6 @@ def test_power_cap_at_the_default_limit_is_valid():
         ([1200] * 20 + [1500] * 20, 0x0, 1980, None),
         ([1965] * 40, 0x0, 1980, None),
         ([1200] * 40, 0x0, None, None),
-        ([1200] * 5, 0x0, 1980, 1200.0),
         ([1200] * 4, 0x0, 1980, None),  # too few samples
         ([1200] * 40, None, 1980, None),  # reasons are not known
     ],
@@ -145,7 +136,7 @@ class TestThrottling:
         assert validity.notes == ("power limit 500 W, default 700 W, held clocks down in 80 % of the window",)
         assert found(power_limit_w=500.0, samples=()).notes[-1] == "power limit 500 W, default 700 W"
 
-    @pytest.mark.parametrize("limit_w", [None, 0.0, 800.0, math.nan])
+    @pytest.mark.parametrize("limit_w", [None, 0.0, 800.0])
     def test_other_power_limits_are_not_noted(self, limit_w):
         assert found(power_limit_w=limit_w).notes == ()
 
@@ -158,14 +149,6 @@ def test_figures_are_mean_clocks_and_the_highest_temperature():
     figures = found(samples=samples).figures
     assert (figures["sm_clock_mhz"], figures["temperature_c"]) == (1500.0, 80.0)
     assert "memory_clock_mhz" not in figures
-    assert (
-        found(samples=sampled(0, sm_mhz=10_000, temperature_c=200)).figures.items()
-        >= {"sm_clock_mhz": 10_000.0, "temperature_c": 200.0}.items()
-    )
-    beyond = found(samples=sampled(0, sm_mhz=10_001, temperature_c=201)).figures
-    assert {"sm_clock_mhz", "temperature_c"}.isdisjoint(beyond)
-    implausible = sampled(KNOWN, 2**64 - 1, sm_mhz=2**32 - 1, memory_mhz=-1, temperature_c=2**31)
-    assert found(samples=implausible).figures == {}
 
 
 def process(pid, share, memory_bytes=None):
@@ -182,7 +165,6 @@ BESIDE = "on the device beside us, "
         ([(4711, BUSY_SHARE)], "foreign load (pid 4711, 5 % of the SMs)", ""),
         ([(4711, 0.049, 3 * GIB)], "", f"{BESIDE}hardly busy: pid 4711, 3.0 GiB"),
         ([(4711, None, 3 * GIB)], "", f"{BESIDE}load not known: pid 4711, 3.0 GiB"),
-        ([(4711, math.nan)], "", f"{BESIDE}load not known: pid 4711"),
         (
             [(1, 0.2), (2, 0.5), (3, 0.0)],
             "foreign load (pid 2, 1, 70 % of the SMs)",
@@ -201,28 +183,11 @@ def test_other_processes_are_judged_by_their_load(foreign, invalid, notes):
     assert validity.notes == ((notes,) if notes else ())
 
 
-@pytest.mark.parametrize(
-    ("changes", "invalid", "notes"),
-    [
-        (
-            {"ecc_uncorrected_before": 2, "ecc_uncorrected_after": 5},
-            ("uncorrected memory errors during the window (+3)",),
-            (),
-        ),
-        ({"ecc_uncorrected_before": 3, "ecc_uncorrected_after": 0}, (), ()),
-        ({"ecc_uncorrected_before": None, "ecc_uncorrected_after": 3}, (), ()),
-        ({"ecc_uncorrected_before": 3, "ecc_uncorrected_after": None}, (), ()),
-        ({"pcie_width": 8}, (), ("PCIe x8, at most x16",)),
-        ({"pcie_generation": 3}, (), ("PCIe generation 3, at most 5",)),
-        ({"pcie_generation": 3, "samples": sampled(0x1, 0x1)}, (), ()),  # an idle link saves power
-        ({"pcie_width": 8, "samples": sampled(0x1, 0x1)}, (), ("PCIe x8, at most x16",)),
-        ({"pcie_width": 0}, (), ()),
-        ({"pcie_width": None, "pcie_generation_max": None}, (), ()),
-    ],
-)
-def test_memory_errors_invalidate_and_a_slow_link_is_noted(changes, invalid, notes):
-    validity = found(end_s=0.2, **changes)
-    assert (validity.invalid, validity.notes) == (invalid, notes)
+@pytest.mark.parametrize(("before", "invalid"), [(2, True), (5, False), (None, False)])
+def test_memory_errors_in_the_window_invalidate(before, invalid):
+    validity = found(ecc_uncorrected_before=before, ecc_uncorrected_after=5)
+    assert validity.invalid == (("uncorrected memory errors during the window (+3)",) if invalid else ())
+    assert validity.notes == ()
 
 
 PART = "the device was sampled in part: "
@@ -251,6 +216,7 @@ def test_gaps_are_noted(changes, note):
         (10.0, 51, ()),  # 4.95 s without samples
         (10.0, 50, (f"{PART}for 5.05 s of 10 s nothing was sampled",)),
         (1.5, 6, ()),  # 0.95 s, most of the window
+        (0.2, 1, ()),
         (1.5, 5, (f"{PART}for 1.05 s of 1.5 s nothing was sampled",)),
     ],
 )
@@ -258,52 +224,6 @@ def test_gap_is_half_of_the_window_and_a_second(window_s, samples, note):
     assert found(samples=sampled(*[0] * samples), end_s=window_s).notes == note
 
 
-def test_single_sample_covers_a_short_window():
-    assert found(samples=sampled(0), end_s=0.2).notes == ()
-
-
 def test_load_and_errors_are_judged_without_samples():
     busy = ForeignProcess(pid=4711, busy_share=0.5)
     assert len(found(samples=(), foreign=(busy,), ecc_uncorrected_after=1).invalid) == 2
-
-
-_ANY = st.none() | st.integers(-(2**63), 2**64)
-_SAMPLES = st.builds(
-    DeviceSample, at_s=st.floats(), sm_mhz=_ANY, memory_mhz=_ANY, temperature_c=_ANY, event_reasons=_ANY
-)
-_READINGS = st.builds(
-    DeviceReadings,
-    begin_s=st.floats(),
-    end_s=st.floats(),
-    samples=st.lists(_SAMPLES, max_size=6).map(tuple),
-    power_limit_w=st.none() | st.floats(),
-    power_limit_default_w=st.none() | st.floats(),
-    ecc_uncorrected_before=_ANY,
-    ecc_uncorrected_after=_ANY,
-    pcie_generation=_ANY,
-    pcie_generation_max=_ANY,
-    pcie_width=_ANY,
-    pcie_width_max=_ANY,
-    foreign=st.lists(
-        st.builds(ForeignProcess, pid=st.integers(), memory_bytes=_ANY, busy_share=st.none() | st.floats())
-    ).map(tuple),
-    problems=st.lists(st.text()).map(tuple),
-)
-
-
-@given(_READINGS)
-def test_arbitrary_readings_are_judged(readings):
-    validity = assess(readings)
-    assert all(math.isfinite(figure) for figure in validity.figures.values())
-    assert readings.samples or "the device was not sampled" in validity.notes[0]
-
-
-@given(st.lists(st.integers(0, KNOWN - 1), min_size=1, max_size=60))
-def test_throttling_is_reported_if_and_only_if_seen(reasons):
-    validity = with_reasons(*reasons)
-    seen = sum(1 for each in reasons if each & 0xE8)
-    share = seen / len(reasons)
-    often = seen >= 2 and share >= 0.05
-    assert validity.figures["throttled_share"] == pytest.approx(share)
-    assert any(text.startswith("throttled") for text in validity.invalid) is often
-    assert any(text.startswith("throttled") for text in validity.notes) is (seen > 0 and not often)

@@ -228,36 +228,17 @@ def file_for_a_folder(folder):
     folder.write_text("mine")
 
 
-def linked_folder(folder):
-    folder.with_name("elsewhere").mkdir()
-    folder.symlink_to(folder.with_name("elsewhere"))
-
-
 def linked_file(folder):
     folder.mkdir()
     folder.with_name("target").write_text("keep me")
     (folder / f"{A}.lock").symlink_to(folder.with_name("target"))
 
 
-def hard_linked_file(folder):
-    folder.mkdir()
-    folder.with_name("target").write_text("keep me")
-    (folder / f"{A}.lock").hardlink_to(folder.with_name("target"))
-
-
-def pipe(folder):
-    folder.mkdir()
-    os.mkfifo(folder / f"{A}.lock")
-
-
 @pytest.mark.parametrize(
     ("obstacle", "why"),
     [
         (file_for_a_folder, "Not a directory"),
-        (linked_folder, "its folder is a symbolic link"),
         (linked_file, "Too many levels of symbolic links"),
-        (hard_linked_file, "it is no plain file with one name"),
-        (pipe, "it is no plain file with one name"),
         (None, "No locks available"),
     ],
 )

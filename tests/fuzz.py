@@ -34,7 +34,6 @@ from pytest_accel.report.history import overview, series_table, sessions_table
 from pytest_accel.report.markdown import render_proposal, render_summary
 from pytest_accel.report.page import render_page
 from pytest_accel.session.worker_process import ItemResult
-from pytest_accel.stats import quantities
 from pytest_accel.stats.baseline_quality import platform_prior
 from pytest_accel.stats.causes import Cause
 from pytest_accel.storage import baselines, results

@@ -25,7 +25,7 @@ from pytest_accel.workloads.parallel import check_sharding
 from pytest_accel.workloads.tasks.detection import ScenePlan, open_coco
 from pytest_accel.workloads.tasks.images import ImagePlan
 from pytest_accel.workloads.tasks.segmentation import MaskPlan, open_cityscapes
-from pytest_accel.workloads.tasks.text import QuestionPlan, TokenPlan, find_tokens
+from pytest_accel.workloads.tasks.text import QuestionPlan, TokenPlan, open_tokens
 
 # Data that a model of a task reads, the default first
 _IMAGES = ("imagenet", *(name for name in IMAGE_SETS if name != "imagenet"))
@@ -115,8 +115,7 @@ def assemble(config: StepConfig) -> Parts:
 
 def check_data(name: str | None) -> None:
     if name is not None and name not in DATA_NAMES:
-        remedy = "The name gives the shape of what a step reads, synthetic or not."
-        raise unknown_value("data", name, DATA_NAMES, remedy=remedy)
+        raise unknown_value("data", name, DATA_NAMES)
 
 
 def task_of_data(name: str | None) -> ModelTask | None:
@@ -128,11 +127,11 @@ def _check_sizes(config: StepConfig) -> None:
     if task is None:
         return
     of_tokens = task in {"language", "answering"}
-    reads, own = ("tokens", "sequence=") if of_tokens else ("images", "image_size=")
     for argument in ("image_size",) if of_tokens else ("sequence", "vocabulary"):
         if getattr(config, argument) is not None:
+            reads, own = ("tokens", "sequence=") if of_tokens else ("images", "image_size=")
             raise ValueError(
-                f"{argument}: {config.name} reads {reads}, whose size is {own}. Leave {argument} out, or write {own} instead."
+                f"{argument}: {config.name} reads {reads}, whose size is {own}. Leave {argument} out."
             )
 
 
@@ -143,15 +142,15 @@ def _check_parameters(millions: float | None, info: ModelInfo) -> None:
     digits = len(str(millions).partition(".")[2])
     if round(info.parameters / 1e6, digits) != millions:
         raise ValueError(
-            f"millions: {info.name} has {info.parameters / 1e6:.{digits}f} million parameters, not {millions}: it is "
-            "not the model that was meant. Does num_classes or image_size differ?"
+            f"millions: {info.name} has {info.parameters / 1e6:.{digits}f} million parameters, not {millions}. Does "
+            "num_classes or image_size differ?"
         )
 
 
 def batch_configuration(config: StepConfig) -> Configuration:
-    """Return what stays the same when devices are added: one rank's batch (weak scaling), or that of all (strong).
+    """Return one rank's batch (weak scaling), or that of all (strong), without the number of ranks.
 
-    Without the number of ranks: runs on 1, 2 and 4 devices are compared by an equal configuration.
+    Runs on 1, 2 and 4 devices are compared by an equal configuration.
     """
     given: Configuration = {"batch_size": config.batch_size}
     if config.global_batch_size is not None:
@@ -195,53 +194,50 @@ def _plain(value: object) -> str | int | float | bool | None:
 
 def _plan(config: StepConfig, model: nn.Module, info: ModelInfo) -> Plan:
     given = {name: getattr(config, name) for name in Sizes._fields}
-    plan = make_plan(
-        config.data or DATA_OF[info.task][0], info, batch_size=config.forward_batch_size, **given
-    )
+    name = config.data or DATA_OF[info.task][0]
+    plan = make_plan(name, info, batch_size=config.forward_batch_size, **given)
     # A label outside the model's classes is a device-side assertion on CUDA, which ends the process.
-    least = plan.classes if info.own else None
-    if least is not None and (classes := output_classes(model, plan)) is not None and classes < least:
+    classes = output_classes(model, plan) if info.own and plan.classes is not None else None
+    if classes is not None and classes < (plan.classes or 0):
         raise ValueError(
-            f"num_classes: {info.name} returns {classes} classes, and data={plan.name!r} has {least}. "
-            f"Pass num_classes={classes}, or give the model {least}."
+            f"num_classes: {info.name} returns {classes} classes, and data={name!r} has {plan.classes}. Pass "
+            f"num_classes={classes}, or give the model {plan.classes}."
         )
     return plan
 
 
 def make_plan(name: str, info: ModelInfo, *, batch_size: int, **given: Any) -> Plan:
     """Fit a data set to a model; a user's own model has the task of its data."""
-    if name not in DATA_OF[info.task]:
-        task = task_of_data(name) if info.own else None
-        if task is None:
-            valid = ", ".join(DATA_OF[info.task])
-            raise ValueError(
-                f"data: {name!r} does not fit {info.name}, a model for {info.task}. Valid: {valid}."
-            )
-        info = replace(info, task=task)
+    task = task_of_data(name) if info.own else info.task
+    if task is None or name not in DATA_OF[task]:
+        valid = ", ".join(DATA_OF[info.task])
+        raise ValueError(f"data: {name!r} does not fit {info.name}, a model for {info.task}. Valid: {valid}.")
+    info = replace(info, task=task)
     return PLANS[info.task][0].fit(name, batch_size, info, Sizes(**given))
 
 
 def make_batch(data: str, *, device: torch.device, seed: int = 0, rank: int = 0, **sizes: Any) -> Batch:
-    """Make one synthetic batch for a user's own model: inputs and targets, in fp32 or as token numbers.
+    """Make one synthetic batch: inputs and targets, in fp32 or as token numbers.
 
     `sizes` are `batch_size`, and where they apply `image_size`, `sequence` and `vocabulary`.
     """
     check_data(data)
     for argument, size in sizes.items():
         check_whole(argument, size)
-    image_size = sizes.pop("image_size", None)
-    info = ModelInfo(
-        name="the model", task=task_of_data(data) or "classification", image_size=image_size, own=True
-    )
+    task, image_size = task_of_data(data) or "classification", sizes.pop("image_size", None)
+    info = ModelInfo(name="the model", task=task, image_size=image_size, own=True)
     return make_plan(data, info, **sizes).make(0, seed=seed, rank=rank, device=device)
 
 
 def find_set(root: Path | None, name: str) -> None:
     """Raise DataMissing where a set is not under the root, DataError where it cannot be read; read no more than needed."""
-    finders: dict[str, Any] = {"coco": open_coco, "cityscapes": open_cityscapes, "oscar": find_tokens}
-    if name in finders:
-        finders[name](root, "test")
-    elif name in IMAGE_SETS:
-        open_images(root, name, "test")
-    else:
-        raise unknown_value("data", name, sorted((*IMAGE_SETS, *finders)))
+    check_data(name)
+    match name:
+        case "coco":
+            open_coco(root, "test")
+        case "cityscapes":
+            open_cityscapes(root, "test")
+        case "oscar":
+            open_tokens(root, length=1, vocabulary=1)
+        case _:
+            open_images(root, name, "test")

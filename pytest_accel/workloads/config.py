@@ -143,10 +143,9 @@ class StepConfig:
         known = (TrainOptions if task == "train" else StepOptions).__annotations__
         for name in options:
             if name not in known:
-                if name in TrainOptions.__annotations__:
-                    raise ValueError(f"{name}: unknown keyword of infer: it is for train and converge only.")
                 raise ValueError(
-                    f"{name}: unknown keyword.{did_you_mean(name, known)} Arguments of the model's own builder go into model_options={{...}}."
+                    f"{name}: unknown keyword of {task}.{did_you_mean(name, known)} Arguments "
+                    "of the model's own builder go into model_options={...}."
                 )
         resolved = {name: size_for(name, options[name], memory_gb) for name in BATCH_SIZES if name in options}
         if "precision" in options:
@@ -158,30 +157,23 @@ class StepConfig:
         return cls(model=model, task=task, ranks=ranks, device=device, **session, **resolved)
 
     def __post_init__(self) -> None:
-        for name in SIZES:
+        for name in (*SIZES, "prefetch", "cpus"):
             check_whole(name, getattr(self, name))
-        for name, valid in (
-            ("source", SOURCES),
-            ("decode", DECODERS),
-            ("memory_format", ("auto", *MEMORY_FORMATS)),
-        ):
+        known = {"source": SOURCES, "decode": DECODERS, "memory_format": ("auto", *MEMORY_FORMATS)}
+        for name, valid in known.items():
             if getattr(self, name) not in valid:
                 raise unknown_value(name, getattr(self, name), valid)
-        for name, least in (("workers", 0), ("prefetch", 1), ("cpus", 1)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ValueError(f"{name}: {value} is too few. Valid: {least} or more.")
         allowed = len(os.sched_getaffinity(0))
         if self.cpus is not None and self.cpus > allowed:
             raise ValueError(f"cpus: {self.cpus} were requested, and this process may use {allowed}.")
-        if self.source in {"synthetic", "resident"} and self.workers is not None:
+        if self.workers is not None and (self.workers < 0 or self.source in {"synthetic", "resident"}):
             raise ValueError(
-                f"workers: a {self.source} source has none. Write source='loader', or leave workers out."
+                f"workers: {self.workers} with source={self.source!r}. Valid: 0 or more, of a loader. Or leave them out."
             )
         if self.micro_batch_size is not None and self.batch_size % self.micro_batch_size:
             raise ValueError(
-                f"micro_batch_size: {self.micro_batch_size} does not divide the batch of {self.batch_size} that one "
-                f"device takes. Choose a divisor of {self.batch_size}, or leave it out."
+                f"micro_batch_size: {self.micro_batch_size} does not divide the batch of {self.batch_size} that one device "
+                "takes. Choose a divisor, or leave it out."
             )
 
     @property
@@ -217,10 +209,9 @@ def size_for(name: str, size: Any, memory_gb: float | None) -> Any:
         return size
     fitting = [least_gb for least_gb in size if memory_gb is not None and least_gb <= memory_gb]
     if not fitting:
-        has = "its memory is not known" if memory_gb is None else f"it has {memory_gb:g} GB"
-        remedy = "memory_gb in the table of its platform" if memory_gb is None else "an entry for it"
         raise ValueError(
-            f"{name}: {dict(size)} has no entry for this device: {has}. Write {remedy}, or one number."
+            f"{name}: {dict(size)} has no entry for this device, of {memory_gb or 'unknown'} GB. Write an entry for it, one "
+            "number, or memory_gb in the table of its platform."
         )
     return size[max(fitting)]
 
@@ -228,21 +219,17 @@ def size_for(name: str, size: Any, memory_gb: float | None) -> Any:
 def _rank_batch_size(options: Mapping[str, Any], ranks: int) -> Any:
     """Return one rank's batch: as given, or its part of a global batch."""
     batch_size, global_batch_size = options.get("batch_size"), options.get("global_batch_size")
-    if global_batch_size is None:
-        if batch_size is None:
-            raise ValueError(
-                "batch_size: missing. Write batch_size=N, or global_batch_size=N for all devices together. "
-                "No size is guessed, and none is reduced."
-            )
-        return batch_size
-    if batch_size is not None:
+    if (batch_size is None) == (global_batch_size is None):
         raise ValueError(
-            "batch_size and global_batch_size: give one. The first is of one device, the second of all together."
+            "batch_size, global_batch_size: give one. The first is of one device, the second of all together. No size is "
+            "guessed, and none is reduced."
         )
+    if global_batch_size is None:
+        return batch_size
     check_whole("global_batch_size", global_batch_size)
     if global_batch_size % ranks:
         raise ValueError(
-            f"global_batch_size: {global_batch_size} does not divide among {ranks} ranks. Choose a multiple of {ranks}."
+            f"global_batch_size: {global_batch_size} does not divide among {ranks} ranks. Choose a multiple."
         )
     return global_batch_size // ranks
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import count
 from math import gcd
@@ -16,7 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from pytest_accel.workloads.config import SOURCES, Configuration, Loss, StepConfig
 from pytest_accel.workloads.data.files import DataError, DataMissing, Split, SyntheticDataWarning
 from pytest_accel.workloads.data.loader import HostBatches, TrainingOrder, spare_cpus
-from pytest_accel.workloads.data.sources import Batch, BatchSource, LoaderSource, RotatingSource
+from pytest_accel.workloads.data.sources import Batch, BatchSource, RotatingSource
 
 ModelTask: TypeAlias = Literal[
     "classification", "reconstruction", "language", "detection", "segmentation", "answering"
@@ -128,22 +127,32 @@ class Plan(ABC):
 
     def open(self, config: StepConfig) -> InputPipeline:
         """Open the source of its batches; DataError where real data is required and cannot be read."""
-        for option, valid in (("source", self.sources), ("decode", self.decoders)):
-            value = getattr(config, option)
-            if value not in valid:
-                raise ValueError(
-                    f"{option}: {value!r} is not possible for {self.name}. Valid: {', '.join(valid)}. Or leave it out."
-                )
-        if config.workers is not None and "loader" not in self.sources:
-            raise ValueError(
-                f"workers: {self.name} is read from memory, without a loader. Leave workers out."
-            )
+        if config.workers is not None:
+            config = replace(config, source="loader")
+        self.check_choices(config, self.sources, self.decoders)
         data = self.real_data(config, "train" if config.training else "test")
         if data is not None:
             return self.read(config, data)
         if config.decode != "auto":
             raise ValueError("decode: synthetic images are not encoded. Leave it out, or give --accel-data.")
         return self.synthetic(config)
+
+    def check_choices(self, config: StepConfig, sources: tuple[str, ...], decoders: tuple[str, ...]) -> None:
+        for option, valid in (("source", sources), ("decode", decoders)):
+            value = getattr(config, option)
+            if value not in valid:
+                raise ValueError(
+                    f"{option}: {value!r} is not possible for {self.name} on {config.device.type}. Valid: "
+                    f"{', '.join(valid)}. Or leave it out, and workers= too."
+                )
+
+    def check_labels(self, classes: int, least: int, most: int) -> None:
+        """Refuse labels without a class: on CUDA a device-side assertion, which ends the process."""
+        if least < 0 or most >= classes:
+            raise ValueError(
+                f"num_classes: {classes} do not fit the labels of {self.name} here, {least} to {most}. Leave it out. Or is it "
+                "another set?"
+            )
 
     def real_data(self, config: StepConfig, split: Split) -> Any:
         if config.source == "synthetic" or self.name in ALWAYS_SYNTHETIC:
@@ -152,9 +161,7 @@ class Plan(ABC):
             return self.find(config.data_root, split)
         except DataMissing as missing:
             if config.data_required:
-                raise DataError(
-                    f"{missing}\nReal data is required here, and nothing replaces it: name its root with --accel-data."
-                ) from None
+                raise DataError(f"{missing}\nReal data is required here, and nothing replaces it.") from None
             if config.data_root is not None:
                 reason = str(missing).replace("\n", " ")
                 warnings.warn(f"{reason} Synthetic data replaces it.", SyntheticDataWarning, stacklevel=2)
@@ -162,10 +169,9 @@ class Plan(ABC):
 
     def synthetic(self, config: StepConfig) -> InputPipeline:
         """Rotate through a few batches that are made once on the device."""
-        if config.source == "loader" or config.workers is not None:
+        if config.source == "loader":
             raise ValueError(
-                f"source: a loader reads files, and {self.name} is not here. Name its root with --accel-data, or leave source "
-                "and workers out."
+                f"source: a loader reads files, and {self.name} is not here. Give its root: --accel-data."
             )
         # Of the global batch where there is one, so that the number is the same on any number of ranks.
         size = config.micro_batch_size or config.global_batch_size or self.batch_size
@@ -212,13 +218,6 @@ class Plan(ABC):
         return cross_entropy
 
     @staticmethod
-    def through_loader(
-        config: StepConfig, reader: Any, sampler: Any, arrive: Callable[[Any], Batch]
-    ) -> LoaderSource:
-        """Return batches that worker processes read, and that `arrive` finishes on the device."""
-        return LoaderSource(Plan.host_batches(config, reader, sampler), arrive, config.device)
-
-    @staticmethod
     def host_batches(config: StepConfig, reader: Any, sampler: Any, **changes: Any) -> HostBatches:
         options = {
             "workers": spare_cpus() if config.workers is None else config.workers,
@@ -230,21 +229,18 @@ class Plan(ABC):
         return HostBatches(reader, sampler, **options | changes)
 
     @staticmethod
-    def loading_configuration(config: StepConfig) -> Configuration:
-        """As requested: the number of spare CPUs differs between allocations, and makes no other benchmark."""
-        workers = "auto" if config.workers is None else config.workers
-        found: Configuration = {"workers": workers, "prefetch": config.prefetch}
-        return found | ({} if config.cpus is None else {"loader_cpus": config.cpus})
-
-    @staticmethod
-    def data_configuration(config: StepConfig, source: str, *, images: int) -> Configuration:
-        found: Configuration = {"data_source": source, "data_images": images}
-        return found | ({"augment": config.augment} if config.training else {})
-
-    @staticmethod
-    def files_configuration(config: StepConfig, *, images: int) -> Configuration:
-        found = Plan.data_configuration(config, "files", images=images)
-        return found | Plan.loading_configuration(config) | {"decode": "host"}
+    def configuration(config: StepConfig, source: str, *, images: int | None = None) -> Configuration:
+        """Describe a source of `images` samples; None: synthetic."""
+        found: Configuration = {"data_source": source}
+        if images is not None:
+            found["data_images"] = images
+            found |= {"augment": config.augment} if config.training else {}
+        if source != "resident":
+            # As requested: the number of spare CPUs differs between allocations, and makes no other benchmark.
+            workers = "auto" if config.workers is None else config.workers
+            found |= {"workers": workers, "prefetch": config.prefetch}
+            found |= {} if config.cpus is None else {"loader_cpus": config.cpus}
+        return found | ({"decode": "host"} if source in {"files", "shards"} else {})
 
 
 def shape_name(*sizes: int) -> str:

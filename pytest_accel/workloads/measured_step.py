@@ -5,15 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from dataclasses import asdict
 from statistics import median
 from typing import Any, Unpack, cast
 
 import numpy as np
 import torch
 
-from pytest_accel.measure.arguments import CannotFit, OutOfMemory, StepError
+from pytest_accel.measure.arguments import CannotFit, OutOfMemory, StepError, check_whole
 from pytest_accel.measure.device import Device
 from pytest_accel.measure.rounds import Ranks, latencies, seconds_per_call
 from pytest_accel.options import data_root
@@ -24,7 +23,7 @@ from pytest_accel.workloads.config import Model, StepOptions, TrainOptions
 from pytest_accel.workloads.data.files import DataError
 from pytest_accel.workloads.precision import PRECISIONS
 from pytest_accel.workloads.step import InferStep, Step, TrainStep
-from pytest_accel.workloads.tasks.images import ImagePlan, evaluation_batches
+from pytest_accel.workloads.tasks.images import ImagePlan
 
 PERCENTILES = (50, 90, 99)
 
@@ -36,7 +35,7 @@ class Fixture(ExitStack):
         super().__init__()
         self._accel = accel
 
-    def _build(self, kind: type[Step], model: Model, options: Mapping[str, Any]) -> Any:
+    def _build(self, kind: type[Step], model: Model, options: Mapping[str, Any], **counts: int | None) -> Any:
         accel, hardware = self._accel, self._accel.hardware
         if hardware is not None and hardware.vendor == "graphcore":
             from pytest_accel.workloads.ipu import IPU_STEPS
@@ -48,6 +47,8 @@ class Fixture(ExitStack):
         if accel.settings.compile != "auto":
             defaults["compile"] = None if accel.settings.compile == "off" else accel.settings.compile
         try:
+            for name, value in counts.items():
+                check_whole(name, value)
             step = kind.build(
                 model,
                 device=accel.device,
@@ -76,6 +77,63 @@ class Fixture(ExitStack):
         except (StepError, DataError) as error:
             fail_plainly(str(error))
 
+    def _measured(
+        self,
+        step: Any,  # TrainStep | InferStep
+        *,
+        loss: Callable[[], float] | None = None,
+        min_loader_efficiency: float | None = None,
+        epoch_size: int | None = None,
+        latency: bool = False,
+        learned: Mapping[str, float] | None = None,
+        accuracy_tolerance: float | None = None,
+    ) -> Measurement | None:
+        accel, comparable = self._accel, step.loads and not step.varied
+        if min_loader_efficiency is not None and not comparable:
+            raise StepError(
+                f"min_loader_efficiency: {step.configuration['data']} is synthetic and on the device, or its batches differ "
+                "in shape: a loader has no efficiency here. Write source='loader', give real data with --accel-data, or "
+                "give all images one shape with image_size=."
+            )
+        gates: dict[str, float | None] = {"loader_efficiency": None} if comparable else {}
+        if learned and "accuracy" in learned:
+            gates["accuracy"] = accuracy_tolerance
+
+        def parts(step_s: float) -> dict[str, float]:
+            budget_s, metrics = accel.settings.budget_s / 4, dict(learned or {})
+            with live_progress(accel.item.config, accel.item.name) as progress:
+                if step.loads or latency:
+                    progress.phase("measuring loader and latency", None)
+                metrics |= loader_metrics(step, accel.device_, accel.ranks, step_s=step_s, budget_s=budget_s)
+                if latency:
+                    metrics |= latency_metrics(step, accel.device_, accel.ranks, budget_s=budget_s)
+            if epoch_size is not None:
+                metrics |= {
+                    "epoch_size": epoch_size,
+                    "epoch_s": step_s * epoch_size / (step.work * accel.ranks.size),
+                }
+            return metrics
+
+        found = accel.measure(
+            step,
+            work=step.work,
+            unit=step.unit,
+            configuration=step.configuration,
+            **asdict(step.demand),
+            precision=str(step.configuration["precision"]),
+            loss=loss,
+            check=step.check,
+            metrics=parts,
+            gates=gates,
+            warmup_steps=step.buffered,
+            burst=1 if step.varied else step.burst,  # varied steps show no rhythm of a loader
+        )
+        if (
+            found is not None and min_loader_efficiency is not None
+        ):  # of all ranks, so that all of them fail or none
+            check_loader_efficiency(found, min_loader_efficiency)
+        return found
+
 
 class Train(Fixture):
     def __call__(
@@ -88,11 +146,13 @@ class Train(Fixture):
         **options: Unpack[TrainOptions],
     ) -> Measurement | None:
         with self._plain_failures(may_not_fit=may_not_fit):
-            step = self._build(TrainStep, model, options)
-            metrics = StepMetrics(
-                step=step, min_loader_efficiency=min_loader_efficiency, epoch_size=epoch_size
+            step = self._build(TrainStep, model, options, epoch_size=epoch_size)
+            return self._measured(
+                step,
+                loss=step.loss_value,
+                min_loader_efficiency=min_loader_efficiency,
+                epoch_size=epoch_size,
             )
-            return metrics.measured(self._accel, loss=step.loss_value)
 
 
 class Infer(Fixture):
@@ -107,13 +167,10 @@ class Infer(Fixture):
         **options: Unpack[StepOptions],
     ) -> Measurement | None:
         with self._plain_failures(may_not_fit=may_not_fit):
-            metrics = StepMetrics(
-                step=self._build(InferStep, model, options),
-                min_loader_efficiency=min_loader_efficiency,
-                epoch_size=epoch_size,
-                latency=latency,
+            step = self._build(InferStep, model, options, epoch_size=epoch_size)
+            return self._measured(
+                step, min_loader_efficiency=min_loader_efficiency, epoch_size=epoch_size, latency=latency
             )
-            return metrics.measured(self._accel)
 
 
 class Converge(Fixture):
@@ -127,13 +184,17 @@ class Converge(Fixture):
         epoch_size: int | None = None,
         **options: Unpack[TrainOptions],
     ) -> Measurement | None:
-        accel = self._accel
+        accel, found = self._accel, None
         with self._plain_failures():
-            _check_epochs(accel.ranks, options, epochs=epochs, epoch_size=epoch_size)
-            step = self._build(TrainStep, model, options)
-            # No loss: after epochs it is small, and differs by percents between runs that learned as much.
-            metrics = StepMetrics(step=step, accuracy_tolerance=accuracy_tolerance)
-            metrics.check()
+            if not 0 < accuracy_tolerance < 1:  # before hours of training, not after
+                raise StepError(
+                    f"accuracy_tolerance: {accuracy_tolerance!r} is not a fraction between 0 and 1. Write 0.02."
+                )
+            if accel.ranks.size > 1 and (options.get("sharding") or not options.get("ddp", True)):
+                raise StepError(
+                    "ddp=False, sharding: converge evaluates one model that every rank has whole. Leave them out."
+                )
+            step = self._build(TrainStep, model, options, epochs=epochs, epoch_size=epoch_size)
             if not accel.benchmark.disabled:
                 with live_progress(accel.item.config, accel.item.name) as progress:
                     found = train_epochs(
@@ -146,82 +207,8 @@ class Converge(Fixture):
                     )
                 epoch_steps = steps_for_epochs(step, 1, epoch_size)
                 step.configuration |= {"epochs": epochs, "epoch_steps": epoch_steps}
-                metrics = replace(metrics, learned=found)
-            return metrics.measured(accel)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepMetrics:
-    step: Any  # TrainStep | InferStep
-    min_loader_efficiency: float | None = None
-    epoch_size: int | None = None
-    latency: bool = False
-    learned: Mapping[str, float] = field(default_factory=dict)
-    accuracy_tolerance: float = 0.02
-
-    def check(self) -> None:
-        """Refuse metrics that this step does not have, before anything is timed; StepError."""
-        data = self.step.configuration["data"]
-        for name in ("epoch_size", "min_loader_efficiency", "accuracy_tolerance"):
-            value = getattr(self, name)
-            if value is not None and not (isinstance(value, int | float) and value > 0):
-                raise StepError(f"{name}: {value!r} is not a positive number.")
-        if self.accuracy_tolerance >= 1:
-            raise StepError(
-                f"accuracy_tolerance: {self.accuracy_tolerance!r} is not a fraction between 0 and 1. Write 0.02."
-            )
-        if self.min_loader_efficiency is not None and not self.step.loads:
-            raise StepError(
-                f"min_loader_efficiency: nothing is loaded here, {data} is synthetic and on the device. "
-                "Write source='loader', or give real data with --accel-data."
-            )
-        if self.min_loader_efficiency is not None and self.step.varied:
-            raise StepError(
-                f"min_loader_efficiency: the batches of {data} differ in shape, and a few of them do not tell what the "
-                "device computes alone. Leave it out, or give all images one shape with image_size=."
-            )
-
-    def measured(self, accel: Accel, *, loss: Callable[[], float] | None = None) -> Measurement | None:
-        self.check()
-        step = self.step
-        gates: dict[str, float | None] = {}
-        if step.loads and not step.varied:
-            gates["loader_efficiency"] = None
-        if "accuracy" in self.learned:
-            gates["accuracy"] = self.accuracy_tolerance
-        found = accel.measure(
-            step,
-            work=step.work,
-            unit=step.unit,
-            configuration=step.configuration,
-            **asdict(step.demand),
-            precision=str(step.configuration["precision"]),
-            loss=loss,
-            check=step.check,
-            metrics=partial(self._parts, accel),
-            gates=gates,
-            warmup_steps=step.buffered,
-            burst=1 if step.varied else step.burst,  # varied steps show no rhythm of a loader
-        )
-        if found is not None:  # of all ranks, so that all of them fail or none
-            check_loader_efficiency(
-                found.run.metrics, self.min_loader_efficiency, work=found.work_per_step, unit=step.unit
-            )
-        return found
-
-    def _parts(self, accel: Accel, step_s: float) -> dict[str, float]:
-        step, budget_s = self.step, accel.settings.budget_s / 4
-        metrics: dict[str, float] = {}
-        if step.loads or self.latency:
-            with live_progress(accel.item.config, accel.item.name) as progress:
-                progress.phase("measuring loader and latency", None)
-                metrics |= loader_metrics(step, accel.device_, accel.ranks, step_s=step_s, budget_s=budget_s)
-                if self.latency:
-                    metrics |= latency_metrics(step, accel.device_, accel.ranks, budget_s=budget_s)
-        if self.epoch_size is not None:
-            metrics["epoch_size"] = self.epoch_size
-            metrics["epoch_s"] = step_s * self.epoch_size / (step.work * accel.ranks.size)
-        return {**metrics, **self.learned}
+            # No loss: after epochs it is small, and differs by percents between runs that learned as much.
+            return self._measured(step, learned=found, accuracy_tolerance=accuracy_tolerance)
 
 
 def loader_metrics(
@@ -245,18 +232,17 @@ def loader_metrics(
     return {"loader_step_s": loader_s, **computed}
 
 
-def check_loader_efficiency(
-    metrics: Mapping[str, float], least: float | None, *, work: float, unit: str
-) -> None:
-    efficiency = metrics.get("loader_efficiency")
-    if least is None or efficiency is None or efficiency >= least:
-        return
-    loader, compute = (work / metrics[f"{part}_step_s"] for part in ("loader", "compute"))
-    raise StepError(
-        f"min_loader_efficiency: {efficiency:.1%} of what the device computes alone is left with its loader, and "
-        f"{least:.0%} were required: the loader alone gives {loader:,.0f} {unit}/s, the device alone takes "
-        f"{compute:,.0f}. More workers=, decode='device', data on a faster disk, or a larger batch."
-    )
+def check_loader_efficiency(found: Measurement, least: float) -> None:
+    efficiency = found.run.metrics.get("loader_efficiency", 1.0)
+    if efficiency < least:
+        loader, compute = (
+            found.work_per_step / found.run.metrics[f"{part}_step_s"] for part in ("loader", "compute")
+        )
+        raise StepError(
+            f"min_loader_efficiency: {efficiency:.1%} of what the device computes alone is left with its loader, and "
+            f"{least:.0%} were required: the loader alone gives {loader:,.0f} {found.unit}/s, the device alone takes "
+            f"{compute:,.0f}. More workers=, decode='device', data on a faster disk, or a larger batch."
+        )
 
 
 def latency_metrics(
@@ -265,17 +251,6 @@ def latency_metrics(
     found = latencies(step, device, ranks, budget_s=budget_s)
     values = np.percentile(found, PERCENTILES, method="inverted_cdf")
     return {f"latency_p{share}_s": float(value) for share, value in zip(PERCENTILES, values, strict=True)}
-
-
-def _check_epochs(ranks: Ranks, options: TrainOptions, *, epochs: object, epoch_size: object) -> None:
-    for name, value in (("epochs", epochs), ("epoch_size", epoch_size)):
-        if value is not None and not (isinstance(value, int) and value > 0):
-            raise StepError(f"{name}: {value!r} is not a positive whole number.")
-    one_model = options.get("ddp", True) and options.get("sharding") is None
-    if not one_model and ranks.size > 1:
-        raise StepError(
-            "ddp=False, sharding: converge evaluates one model that every rank has whole. Leave them out."
-        )
 
 
 def train_epochs(
@@ -359,7 +334,7 @@ def evaluate(step: Step) -> float:
     model.eval()
     try:
         with torch.inference_mode(), PRECISIONS[parts.config.precision].autocast(device):
-            for inputs, labels in evaluation_batches(parts.config, parts.plan):
+            for inputs, labels in parts.plan.test_batches(parts.config):
                 right += (model(inputs).argmax(-1) == labels).sum()
                 seen += len(labels)
     finally:

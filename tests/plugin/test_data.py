@@ -127,9 +127,10 @@ MEANINGLESS = {
     (
         TRAIN,
         ", min_loader_efficiency=0.9",
-    ): "*min_loader_efficiency: nothing is loaded here, cifar100 is synthetic*",
+    ): "*min_loader_efficiency: cifar100 is synthetic and on the device*",
     (TRAIN, ", workers=1, cpus=100000"): "*cpus: 100000 were requested, and this process may use *",
-    (TRAIN, ", epoch_size=0"): "*epoch_size: 0 is not a positive number.*",
+    (TRAIN, ", epoch_size=0"): "*epoch_size: 0 is not a positive whole number.*",
+    (CONVERGE.replace("epochs=2", "epochs=0"), ""): "*epochs: 0 is not a positive whole number.*",
     (CONVERGE, ", accuracy_tolerance=2"): "*accuracy_tolerance: 2 is not a fraction between 0 and 1.*",
 }
 

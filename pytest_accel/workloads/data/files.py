@@ -20,7 +20,7 @@ import torch
 Split: TypeAlias = Literal["train", "test"]
 
 JPEG_ENDINGS = (".jpeg", ".jpg")
-AGAIN = "Download or extract it again, or take it out of the data set."
+AGAIN = "Download or extract it again, check its rights, or take it out of the data set."
 
 
 class DataError(RuntimeError):
@@ -51,15 +51,12 @@ def missing(name: str, searched: Iterable[Path | str], remedy: str) -> DataMissi
 
 
 def find_folder(root: Path | None, name: str, *candidates: str) -> Path:
-    if root is None:
-        raise missing(
-            name, ["a root folder, and none was given"], "Name the folder that holds the data sets."
-        )
-    for candidate in candidates:
-        if (root / candidate).is_dir():
-            return root / candidate
-    searched = [root / candidate for candidate in candidates]
-    raise missing(name, searched, "Download and extract it there, or name another root.")
+    searched = [root / candidate for candidate in candidates] if root else []
+    for folder in searched:
+        if folder.is_dir():
+            return folder
+    remedy = "Download and extract it there, and name the root with --accel-data."
+    raise missing(name, searched or ["a root folder, and none was given"], remedy)
 
 
 @contextmanager
@@ -67,21 +64,14 @@ def reading(where: object) -> Iterator[None]:
     """Turn an OSError of opening or reading a file into a DataError that names it."""
     try:
         yield
-    except FileNotFoundError:
-        remedy = "The data set is not whole: download or extract it again."
-        raise unreadable(where, "missing", remedy) from None
     except OSError as error:
-        problem = f"not readable: {error.strerror or error}"
-        raise unreadable(where, problem, "Check the file and its rights.") from None
+        raise unreadable(where, f"not readable: {error.strerror or error}") from None
 
 
 def read_bytes(path: Path | str) -> torch.Tensor:
     """Return the bytes of a file, uint8 in one dimension; DataError where it is missing or empty."""
-    try:
-        with reading(path):
-            data = np.fromfile(path, np.uint8)
-    except ValueError as error:  # a name with a null byte or half a surrogate pair
-        raise unreadable(repr(path), error) from None
+    with reading(path):
+        data = np.fromfile(path, np.uint8)
     if not len(data):
         raise unreadable(path, "empty")
     return torch.from_numpy(data)
@@ -92,7 +82,7 @@ def read_json(path: Path, *, object_hook: Callable[[dict[str, Any]], Any] | None
         data = path.read_bytes()
     try:
         return json.loads(data, object_hook=object_hook)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise unreadable(path, f"not JSON: {error}") from None
 
 

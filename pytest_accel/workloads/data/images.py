@@ -11,13 +11,12 @@ import io
 import os
 import re
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from math import prod
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -30,12 +29,10 @@ from pytest_accel.workloads.data import files
 from pytest_accel.workloads.data.loader import ArrayImages, EncodedImages
 
 CIFAR_RECORD_BYTES = 2 + 3 * 32 * 32  # the coarse label, the fine one, then red, green and blue planes
-CIFAR_PICKLE_BYTES = 200_000_000  # more than the published ones; a limit on what is read for its MD5
 MNIST_PREFIX = {"train": "train", "test": "t10k"}
 DIGITS_MAX = 16  # a value counts the inked pixels of a 4 x 4 block
 SPLIT_FOLDERS = {"train": ("train",), "test": ("val", "test")}
 Images: TypeAlias = ArrayImages | EncodedImages
-T = TypeVar("T", ArrayImages, EncodedImages)
 
 
 def open_images(root: Path | None, name: str, split: files.Split) -> Images:
@@ -55,26 +52,14 @@ def open_images(root: Path | None, name: str, split: files.Split) -> Images:
     folder = files.find_folder(root, name, "food-101" if name == "food101" else name)
     for each in SPLIT_FOLDERS[split]:
         if shards := sorted((folder / each).glob("*.tar")):
-            return _checked(open_shards(shards), name)
+            return open_shards(shards)
     return _open_food101(folder, split) if name == "food101" else _open_imagenet(folder, split)
 
 
-def _checked(images: T, name: str, path: Path | None = None) -> T:
-    """Refuse labels without a class: on CUDA a device-side assertion, which ends the process."""
-    classes = files.IMAGE_SETS[name].classes
-    wrong = torch.nonzero((images.labels < 0) | (images.labels >= classes)).flatten().tolist()
-    if wrong:
-        where = images.name(wrong[0]) if isinstance(images, EncodedImages) else f"{path}: image {wrong[0]}"
-        problem = f"the label {images.labels[wrong[0]]} is not one of {name}'s {classes} classes"
-        raise files.unreadable(where, problem, "Is it the data set that its folder is named after?")
-    return images
-
-
-def _in_memory(images: NDArray[np.uint8], labels: Any, name: str, path: Path) -> ArrayImages:
+def _in_memory(images: Tensor, labels: Any, path: Path) -> ArrayImages:
     if len(images) != len(labels):
         raise files.unreadable(path, f"{len(labels)} labels for {len(images)} images")
-    pixels, numbers = torch.from_numpy(np.array(images)), torch.from_numpy(np.array(labels, np.int64))
-    return _checked(ArrayImages(images=pixels, labels=numbers), name, path)
+    return ArrayImages(images=images.contiguous(), labels=torch.as_tensor(labels, dtype=torch.int64))
 
 
 def _read_cifar100(root: Path | None, split: files.Split) -> ArrayImages:
@@ -85,48 +70,35 @@ def _read_cifar100(root: Path | None, split: files.Split) -> ArrayImages:
 
         try:
             with files.reading(folder):
-                for path in (folder / name for name in ("train", "test", "meta")):
-                    if path.exists() and not (path.is_file() and path.stat().st_size <= CIFAR_PICKLE_BYTES):
-                        problem = (
-                            f"no file, or more than {CIFAR_PICKLE_BYTES} bytes; the published one is neither"
-                        )
-                        raise files.unreadable(path, problem)
                 published = CIFAR100(folder.parent, train=split == "train")  # it checks all MD5s
-        except RuntimeError as error:
-            if isinstance(error, files.DataError):
-                raise
+        except RuntimeError:
             problem = "not the published files, and another pickle could run code"
             remedy = "Extract cifar-100-python.tar.gz again. For other images write cifar-100-binary/."
             raise files.unreadable(folder, problem, remedy) from None
-        images = np.ascontiguousarray(published.data.transpose(0, 3, 1, 2))
-        return _in_memory(images, published.targets, "cifar100", folder)
+        return _in_memory(torch.from_numpy(published.data).permute(0, 3, 1, 2), published.targets, folder)
     path = folder / f"{split}.bin"
-    data = files.read_bytes(path).numpy()
+    data = files.read_bytes(path)
     if len(data) % CIFAR_RECORD_BYTES:
         raise files.unreadable(path, f"torn: {len(data)} bytes are not whole records of {CIFAR_RECORD_BYTES}")
     records = data.reshape(-1, CIFAR_RECORD_BYTES)
-    return _in_memory(records[:, 2:].reshape(-1, 3, 32, 32), records[:, 1], "cifar100", path)
+    return _in_memory(records[:, 2:].reshape(-1, 3, 32, 32), records[:, 1], path)
 
 
 def _read_mnist(root: Path | None, split: files.Split) -> ArrayImages:
-    folder = files.find_folder(root, "mnist", "MNIST/raw")
-    labels = folder / f"{MNIST_PREFIX[split]}-labels-idx1-ubyte"
-    images = _read_idx(folder / f"{MNIST_PREFIX[split]}-images-idx3-ubyte", 28, 28)
-    return _in_memory(images[:, None], _read_idx(labels), "mnist", labels)
+    from torchvision.datasets import mnist
+
+    folder, prefix = files.find_folder(root, "mnist", "MNIST/raw"), MNIST_PREFIX[split]
+    labels = folder / f"{prefix}-labels-idx1-ubyte"
+    images = _read_idx(mnist.read_image_file, folder / f"{prefix}-images-idx3-ubyte")
+    return _in_memory(images[:, None], _read_idx(mnist.read_label_file, labels), labels)
 
 
-def _read_idx(path: Path, *extents: int) -> NDArray[np.uint8]:
-    """Read a magic number (unsigned bytes, number of dimensions), big-endian dimensions, and one byte a value."""
-    data: NDArray[np.uint8] = files.read_bytes(path).numpy()
-    header = 8 + 4 * len(extents)
-    count = (len(data) - header) // prod(extents)
-    expected = np.array([0x0800 + 1 + len(extents), count, *extents], ">u4").tobytes() if count > 0 else b""
-    if data[:header].tobytes() != expected or len(data) != header + count * prod(extents):
-        shape = " x ".join(map(str, ("N", *extents)))
-        raise files.unreadable(
-            path, f"torn, or not an idx file of {shape} bytes", "Download and gunzip it again."
-        )
-    return data[header:].reshape(-1, *extents)
+def _read_idx(read: Callable[[Path], Tensor], path: Path) -> Tensor:
+    with files.reading(path):
+        try:
+            return read(path)
+        except (ValueError, TypeError, KeyError, AssertionError, RuntimeError) as error:
+            raise files.unreadable(path, f"torn, or not gunzipped: {error}") from None
 
 
 def _read_digits(split: files.Split) -> ArrayImages:
@@ -143,16 +115,12 @@ def _read_digits(split: files.Split) -> ArrayImages:
     return ArrayImages(images=torch.from_numpy(images)[:, None], labels=torch.from_numpy(digits.target[part]))
 
 
-def _open_files(root: Path, images: Sequence[tuple[str | bytes, int]], name: str) -> EncodedImages:
+def _open_files(root: Path, images: Sequence[tuple[str | bytes, int]]) -> EncodedImages:
     if not images:
-        raise files.unreadable(
-            root,
-            "holds no image",
-            "Valid: <class>/*.JPEG, or *.tar shards with a .jpg and a .cls for each image.",
-        )
+        remedy = "Valid: <class>/*.JPEG, or *.tar shards with a .jpg and a .cls for each image."
+        raise files.unreadable(root, "holds no image", remedy)
     names = np.array([os.fsencode(path) for path, _ in images])
-    labels = torch.tensor([label for _, label in images])
-    return _checked(EncodedImages(root=str(root), names=names, labels=labels), name)
+    return EncodedImages(root=str(root), names=names, labels=torch.tensor([label for _, label in images]))
 
 
 def _open_imagenet(folder: Path, split: files.Split) -> EncodedImages:
@@ -168,7 +136,7 @@ def _open_imagenet(folder: Path, split: files.Split) -> EncodedImages:
                 listed = sorted(os.listdir(split_folder / name))  # noqa: PTH208 - a million of them
             jpegs = [each for each in listed if each.lower().endswith(files.JPEG_ENDINGS) and each[0] != "."]
             images += [(f"{name}/{each}", number) for each in jpegs]
-    return _open_files(split_folder, images, "imagenet")
+    return _open_files(split_folder, images)
 
 
 def _open_food101(folder: Path, split: files.Split) -> EncodedImages:
@@ -177,22 +145,16 @@ def _open_food101(folder: Path, split: files.Split) -> EncodedImages:
     listed = files.read_json(path)
     try:
         numbers = {name: number for number, name in enumerate(sorted(listed))}
-        images = [
-            (os.fsencode(f"{image}.jpg"), numbers[name])
-            for name, images in listed.items()
-            for image in images
-        ]
-    except (AttributeError, TypeError, ValueError) as error:
+        images = [(f"{image}.jpg", numbers[name]) for name, images in listed.items() for image in images]
+    except (AttributeError, TypeError) as error:
         raise files.unreadable(path, f"not lists of images by class: {error}") from None
-    return _open_files(folder / "images", images, "food101")
+    return _open_files(folder / "images", images)
 
 
 _AGAIN = "Copy or write the shard again: key.jpg and key.cls for each image, and nothing compressed."
 _MEMBER = re.compile(r"((?:.*/)?[^./]+)\.([^/]*)")  # key and extension, as webdataset separates them
-_CLASS_BYTES = 64  # more than the number of a class needs
 _TAIL_BYTES = 1 << 20  # of zeros after the end; tar's own padding is at most 10 KiB by default
-_INDEX = 2  # increase it when the columns of an index change
-_DIGEST_BYTES = 8
+_INDEX = 3  # increase it when the columns of an index change
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -234,13 +196,10 @@ def open_shards(paths: list[Path]) -> ShardImages:
             status = path.stat()
         state += f"/{path.absolute()} {status.st_size} {status.st_mtime_ns}"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "pytest-accel")  # noqa: PTH111 - raises without a home
-    cached = cache / f"shards-{_digest(os.fsencode(state)).hex()}.npy"
-    data = b""
-    with suppress(OSError):
-        data = cached.read_bytes()
-    if data and _digest(data[_DIGEST_BYTES:]) == data[:_DIGEST_BYTES]:
-        index = np.load(io.BytesIO(data[_DIGEST_BYTES:]), allow_pickle=False)
-    else:  # not there, or damaged
+    cached = cache / f"shards-{hashlib.blake2b(os.fsencode(state), digest_size=8).hexdigest()}.npy"
+    try:
+        index = np.load(cached, allow_pickle=False)
+    except (OSError, ValueError, EOFError):  # not there, or damaged
         rows = [(*image, shard) for shard, path in enumerate(paths) for image in _members(path)]
         numbers = [(column, np.int64) for column in ("label", "offset", "size", "shard")]
         index = np.array(rows, np.dtype([("name", f"S{max(len(row[0]) for row in rows)}"), *numbers]))
@@ -248,7 +207,7 @@ def open_shards(paths: list[Path]) -> ShardImages:
         np.save(buffer, index, allow_pickle=False)
         with suppress(OSError):  # the next session builds it again
             cached.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(cached, _digest(buffer.getvalue()) + buffer.getvalue())
+            replace_file(cached, buffer.getvalue())
     return ShardImages(
         root=str(paths[0].parent),
         names=np.array(index["name"]),
@@ -256,10 +215,6 @@ def open_shards(paths: list[Path]) -> ShardImages:
         shards=tuple(path.name for path in paths),
         places=index[["shard", "offset", "size"]],
     )
-
-
-def _digest(data: bytes) -> bytes:
-    return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest()
 
 
 def _members(path: Path) -> list[tuple[bytes, int, int, int]]:
@@ -277,17 +232,17 @@ def _members(path: Path) -> list[tuple[bytes, int, int, int]]:
                 if f".{extension}" in files.JPEG_ENDINGS:
                     images[key] = os.fsencode(member.name), member.offset_data, member.size
                 elif extension == "cls":
-                    text = os.pread(file.fileno(), min(member.size, _CLASS_BYTES), member.offset_data)
-                    classes[key] = int(np.int64(int(text.decode("ascii"))))
+                    number = os.pread(file.fileno(), min(member.size, 18), member.offset_data)  # of 64 bits
+                    classes[key] = int(number)
             tail = os.pread(file.fileno(), _TAIL_BYTES, tar.offset)
-    except (tarfile.TarError, ValueError, EOFError, OverflowError) as error:
+    except (tarfile.TarError, ValueError, OverflowError) as error:
         raise files.unreadable(where, error, _AGAIN) from None
     # tarfile takes a damaged header for the end, without an error.
     if len(tail) < tarfile.BLOCKSIZE or any(tail):
         raise files.unreadable(where, "torn or damaged after this member", _AGAIN)
+    if not images:
+        raise files.unreadable(path, "holds no image", _AGAIN)
     if unpaired := images.keys() ^ classes.keys():
         problem = "an image without .cls, or a .cls without an image"
         raise files.unreadable(f"{path}: {min(unpaired)}", problem, _AGAIN)
-    if not images:
-        raise files.unreadable(path, "holds no image", _AGAIN)
     return [(name, classes[key], offset, size) for key, (name, offset, size) in images.items()]

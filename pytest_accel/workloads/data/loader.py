@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from itertools import accumulate, count
 from random import Random
 from typing import Any, TypeAlias
@@ -31,12 +30,9 @@ from pytest_accel.workloads.data.pixels import crop_for, crop_on_host, decode_on
 Reader: TypeAlias = Any
 EncodedBatch: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]  # all bytes, length of each, labels, indices
 
-TIMEOUT_S = 300.0  # for one batch: a file system that does not answer must not hang the benchmark
-POLL_S = 0.2  # between two checks for dead workers
 MAX_DEFAULT_WORKERS = 16
 # How torch's messages about lost workers begin; any other RuntimeError comes from the reader itself.
-_TIMED_OUT = "DataLoader timed out"
-_LOST = (_TIMED_OUT, "DataLoader worker (pid", "Pin memory thread exited", "Too many open files")
+_LOST = ("DataLoader worker (pid", "Pin memory thread exited", "Too many open files")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +54,9 @@ class TrainingOrder:
     seed: int = 0
     shuffle: bool = True
     groups: Sequence[int] | None = None  # lengths
-    # Permutations of the latest two epochs: a batch may need both.
-    _kept: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._permutation = lru_cache(maxsize=2)(self._permute)  # a batch may need those of two epochs
 
     def indices(self, step: int) -> list[int]:
         position = (step * self.world + self.rank) * self.batch_size
@@ -83,12 +80,6 @@ class TrainingOrder:
     def steps_for_epochs(self, epochs: int) -> int:
         """Return how many steps read every sample that many times; the last may reach into the next epoch."""
         return -(-epochs * self.length // (self.world * self.batch_size))
-
-    def _permutation(self, epoch: int) -> Tensor:
-        if epoch not in self._kept:
-            self._kept = {each: kept for each, kept in self._kept.items() if each == epoch - 1}
-            self._kept[epoch] = self._permute(epoch)
-        return self._kept[epoch]
 
     def _permute(self, epoch: int) -> Tensor:
         if not self.shuffle:
@@ -225,7 +216,6 @@ class HostBatches:
         if workers:
             ahead = {
                 "prefetch_factor": prefetch,
-                "timeout": POLL_S,
                 "worker_init_fn": partial(_pin_worker, cpus, first_cpu),
                 "multiprocessing_context": "fork",  # the set is shared with the workers, not sent
             }
@@ -240,7 +230,9 @@ class HostBatches:
         )
         # Intra-op threads spin after a small copy and slow the thread that launches kernels: on an H200 with 16 CPUs a
         # WideResNet (batch 32, eager) without workers kept 50 to 75 % of its rate with 16 threads, 99 % with one.
-        self._one_thread = for_device and not workers
+        self._threads = torch.get_num_threads()
+        if for_device and not workers:
+            torch.set_num_threads(1)
         self._batches: Any = iter(loader)
         if workers:
             # torch's SIGCHLD handler would raise in the middle of a step. A dead worker is found at the next batch.
@@ -251,34 +243,22 @@ class HostBatches:
         return self
 
     def __next__(self) -> Any:
-        threads = torch.get_num_threads()
-        if self._one_thread:
-            torch.set_num_threads(1)
         try:
-            batch = self._wait()
-        finally:
-            if self._one_thread:
-                torch.set_num_threads(threads)
+            batch = next(self._batches)  # torch checks every few seconds whether the workers live
+        except (RuntimeError, OSError, EOFError) as error:  # a pipe or a socket breaks with its worker
+            said = str(error).partition("\n")[0] or type(error).__name__
+            if isinstance(error, RuntimeError) and not said.startswith(_LOST):
+                raise
+            raise DataError(
+                f"loader: a worker ended before its batch came: {said}.\nA worker that is killed ran out of memory, mostly of /dev/shm: "
+                "lower workers= or prefetch=."
+            ) from None
         if isinstance(batch, DataError):
             raise batch
         return batch
 
-    def _wait(self) -> Any:
-        """Wait in short intervals; between them torch checks for dead workers."""
-        until = time.monotonic() + TIMEOUT_S
-        while True:
-            try:
-                return next(self._batches)
-            except (RuntimeError, OSError, EOFError) as error:  # a pipe or a socket breaks with its worker
-                said = str(error).partition("\n")[0] or type(error).__name__
-                if isinstance(error, RuntimeError) and not said.startswith(_LOST):
-                    raise
-                if not said.startswith(_TIMED_OUT):
-                    raise _lost(f"a worker ended before its batch came: {said}") from None
-                if time.monotonic() >= until:
-                    raise _lost(f"no batch came within {TIMEOUT_S:g} s") from None
-
     def close(self) -> None:
+        torch.set_num_threads(self._threads)
         # torch ends them when their iterator is freed, and the traceback of an error would keep it alive.
         end_workers = getattr(self._batches, "_shutdown_workers", None)
         if end_workers is not None:
@@ -290,11 +270,3 @@ def _pin_worker(cpus: int | None, first_cpu: int, _number: int) -> None:
     if cpus is not None:
         allowed = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {allowed[(first_cpu + each) % len(allowed)] for each in range(cpus)})
-
-
-def _lost(happened: str) -> DataError:
-    return DataError(
-        f"loader: {happened}.\n"
-        "A worker that is killed ran out of memory, mostly of /dev/shm: lower workers= or prefetch=. One that does "
-        "not answer waits for its file system."
-    )

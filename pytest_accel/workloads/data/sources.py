@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from pytest_accel.workloads.data import loader
-from pytest_accel.workloads.data.files import DataError
 from pytest_accel.workloads.data.pixels import CropResize, crop_for, decode_on_device
 
 Batch: TypeAlias = tuple[Any, Any]  # inputs and targets: tensors, or named tuples of tensors
@@ -75,15 +74,27 @@ class LoaderSource(BatchSource):
         batches: loader.HostBatches,
         arrive: Callable[[Any], Batch],  # converts what workers read, on the device, to what a step reads
         device: torch.device,
+        *,
+        at_once: int = 1,  # batches that cross together, as one of tensors
     ) -> None:
-        self.buffered, self.burst = batches.buffered + COPIED_AHEAD, batches.burst
+        self.buffered = (batches.buffered + COPIED_AHEAD) * at_once
+        self.burst = batches.burst * at_once
         self._host = batches
         self._arrive = arrive
         self._device = device
+        self._at_once = at_once
         self._side = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._ahead: deque[tuple[Batch, Any]] = deque()
+        self._parts: deque[Batch] = deque()
 
     def __next__(self) -> Batch:
+        if self._at_once == 1:
+            return self._next()
+        if not self._parts:
+            self._parts.extend(zip(*(each.chunk(self._at_once) for each in self._next()), strict=True))
+        return self._parts.popleft()
+
+    def _next(self) -> Batch:
         if self._side is None:
             return self._arrived(next(self._host))
         while len(self._ahead) <= COPIED_AHEAD:
@@ -96,6 +107,7 @@ class LoaderSource(BatchSource):
         return self._arrive(tree_map(lambda tensor: tensor.to(self._device, non_blocking=True), host))
 
     def close(self) -> None:
+        self._parts.clear()
         self._ahead.clear()
         self._host.close()
 
@@ -128,23 +140,16 @@ class DecodingSource(BatchSource):
         self._own = threading.local()  # each thread's stream
         self._threads = ThreadPoolExecutor(DECODING_THREADS, "accel-decode", self._begin_thread)
         self._ahead: deque[Future[tuple[Batch, Any]]] = deque()
-        self._hung = False
 
     def __next__(self) -> Batch:
         while len(self._ahead) < DECODED_AHEAD:
             work = next(self._host), next(self._numbers)
             self._ahead.append(self._threads.submit(self._decoded, *work))
-        try:
-            return _receive(*self._ahead.popleft().result(timeout=loader.TIMEOUT_S))
-        except TimeoutError:
-            self._hung = True
-            message = f"loader: a batch was not decoded within {loader.TIMEOUT_S:.0f} s. Is the device hung?"
-            raise DataError(message) from None
+        return _receive(*self._ahead.popleft().result())
 
     def close(self) -> None:
         self._ahead.clear()
-        # A thread that hangs in a driver is left to the deadline of the process.
-        self._threads.shutdown(wait=not self._hung, cancel_futures=True)
+        self._threads.shutdown(cancel_futures=True)
         self._host.close()
 
     def _begin_thread(self) -> None:
@@ -168,27 +173,6 @@ class DecodingSource(BatchSource):
             # before the last batch was cropped.
             stream.synchronize()
             return batch, stream.record_event()
-
-
-class SplitSource(BatchSource):
-    """Batches cut from larger ones: small batches cross to the device many at once."""
-
-    def __init__(self, source: BatchSource, *, batch_size: int, batches: int) -> None:
-        self.buffered, self.burst = source.buffered * batches, source.burst * batches
-        self._source = source
-        self._batch_size = batch_size
-        self._parts: deque[Batch] = deque()
-
-    def __next__(self) -> Batch:
-        if not self._parts:
-            inputs, labels = next(self._source)
-            size = self._batch_size
-            self._parts.extend(zip(inputs.split(size), labels.split(size), strict=True))
-        return self._parts.popleft()
-
-    def close(self) -> None:
-        self._parts.clear()
-        self._source.close()
 
 
 def _receive(batch: Batch, ready: Any) -> Batch:

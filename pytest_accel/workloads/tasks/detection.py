@@ -26,7 +26,7 @@ from pytest_accel.workloads.config import MEMORY_FORMATS, Configuration, Loss, S
 from pytest_accel.workloads.data import files
 from pytest_accel.workloads.data.loader import BatchRequest, TrainingOrder, mixed_seed, stream_seed
 from pytest_accel.workloads.data.pixels import decode_on_host, resize_on_host, scale_and_shift
-from pytest_accel.workloads.data.sources import Batch
+from pytest_accel.workloads.data.sources import Batch, LoaderSource
 from pytest_accel.workloads.input_pipeline import InputPipeline, ModelInfo, Plan, Sizes, shape_name
 from pytest_accel.workloads.models.detection import Predictions, Scenes, Targets, dino_loss
 
@@ -34,8 +34,7 @@ Bucket: TypeAlias = tuple[int, int]  # height, width in pixels
 
 COCO_CLASSES = 80
 COCO_PARTS = {"train": "train2017", "test": "val2017"}  # the boxes of the test images were never published
-MAX_GT = 100  # boxes of an image, as many as COCO's evaluation counts
-MAX_GT_STEP = 20  # boxes: sets that differ by a few have one shape
+MAX_GT = 100  # boxes of an image, as many as COCO's evaluation counts; its fullest has 93
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,34 +97,29 @@ class BucketOrder:
     share: TrainingOrder
 
     def requests(self, *, augment: bool) -> Iterator[DetectionRequest]:
-        batch_size, rank = self.share.batch_size, self.share.rank
-        first_seed = stream_seed(self.share.seed, rank)
-        for step, (bucket, taken) in enumerate(self._steps()):
-            indices, sizes = zip(*taken[rank * batch_size :][:batch_size], strict=True)
-            yield DetectionRequest(
-                bucket=self.resizing.buckets[bucket],
-                indices=indices,
-                sizes=sizes,
-                seed=first_seed + step * batch_size if augment else None,
-            )
-
-    def _steps(self) -> Iterator[tuple[int, list[tuple[int, tuple[int, int]]]]]:
-        """Yield the bucket, and index and size of the images of all ranks, of every step."""
-        waiting: list[list[tuple[int, tuple[int, int]]]] = [[] for _ in self.resizing.buckets]
-        short_sides = np.array(self.resizing.short_sides)
+        share, resizing = self.share, self.resizing
+        seed = stream_seed(share.seed, share.rank)
+        waiting: list[list[tuple[int, tuple[int, int]]]] = [[] for _ in resizing.buckets]  # of all ranks
+        short_sides = np.array(resizing.short_sides)
         for epoch in count():
-            random = torch.Generator().manual_seed(mixed_seed(self.share.seed, epoch))
+            random = torch.Generator().manual_seed(mixed_seed(share.seed, epoch))
             shuffled = torch.randperm(len(self.sizes), generator=random).numpy()
             chosen = torch.randint(len(short_sides), (len(shuffled),), generator=random).numpy()
-            resized = self.resizing.resized(self.sizes[shuffled], short_sides[chosen])
-            buckets = self.resizing.bucket_of(resized)
-            for index, size, bucket in zip(
-                shuffled.tolist(), resized.tolist(), buckets.tolist(), strict=True
-            ):
+            resized = resizing.resized(self.sizes[shuffled], short_sides[chosen])
+            buckets = resizing.bucket_of(resized).tolist()
+            for index, size, bucket in zip(shuffled.tolist(), resized.tolist(), buckets, strict=True):
                 waiting[bucket].append((index, tuple(size)))
-                if len(waiting[bucket]) == self.share.world * self.share.batch_size:
-                    yield bucket, waiting[bucket]
+                if len(waiting[bucket]) == share.world * share.batch_size:
+                    taken = waiting[bucket][share.rank * share.batch_size :][: share.batch_size]
                     waiting[bucket] = []
+                    indices, sizes = zip(*taken, strict=True)
+                    yield DetectionRequest(
+                        bucket=resizing.buckets[bucket],
+                        indices=indices,
+                        sizes=sizes,
+                        seed=seed if augment else None,
+                    )
+                    seed += share.batch_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -142,24 +136,18 @@ class CocoSet:
     def __len__(self) -> int:
         return len(self.names)
 
-    @property
-    def max_gt(self) -> int:
-        """The number of boxes that an image of a batch has room for: MAX_GT, or more where the fullest needs it."""
-        most = int(np.diff(self.ends, prepend=0).max())
-        return max(MAX_GT, -(-most // MAX_GT_STEP) * MAX_GT_STEP)
-
     def pixels(self, index: int) -> Tensor:
         path = str(Path(self.folder, self.names[index]))
         return decode_on_host(files.read_bytes(path), path)
 
     def __getitem__(self, wanted: DetectionRequest) -> Scenes:
         """Decode, resize, mirror and pad the images of a batch; they are bytes."""
-        how_many, max_gt = len(wanted.indices), self.max_gt
+        how_many = len(wanted.indices)
         images = torch.zeros(how_many, 3, *wanted.bucket, dtype=torch.uint8)
         targets = Targets(
-            labels=torch.zeros(how_many, max_gt, dtype=torch.int64),
-            boxes=torch.zeros(how_many, max_gt, 4),
-            valid=torch.zeros(how_many, max_gt, dtype=torch.bool),
+            labels=torch.zeros(how_many, MAX_GT, dtype=torch.int64),
+            boxes=torch.zeros(how_many, MAX_GT, 4),
+            valid=torch.zeros(how_many, MAX_GT, dtype=torch.bool),
         )
         for place, (index, size) in enumerate(zip(wanted.indices, wanted.sizes, strict=True)):
             pixels = resize_on_host(self.pixels(index), size)
@@ -175,59 +163,51 @@ class CocoSet:
         return Scenes(images, torch.tensor(wanted.sizes), targets)
 
 
-def open_coco(root: Path | None, split: files.Split) -> CocoSet:
-    """Read one split under `root/coco`; DataMissing where it holds no annotations."""
-    part = COCO_PARTS[split]
-    folder = files.find_folder(root, "coco", "coco/annotations").parent
-    path = folder / "annotations" / f"instances_{part}.json"
-    return _coco_set(files.read_json(path, object_hook=_without_outline), path, folder / part)
-
-
 def _without_outline(entry: dict[str, Any]) -> dict[str, Any]:
     """Drop outlines while parsing: they are most of the 448 MB of the training annotations."""
     entry.pop("segmentation", None)
     return entry
 
 
-def _coco_set(content: Any, path: Path, images_folder: Path) -> CocoSet:
-    """Pack the annotations into arrays, without crowds; boxes are clipped to their images, empty ones dropped."""
+def open_coco(root: Path | None, split: files.Split) -> CocoSet:
+    """Read one split under `root/coco` into arrays; DataMissing where it holds no annotations.
+
+    Crowds and empty boxes are dropped, the others clipped to their images.
+    """
+    part = COCO_PARTS[split]
+    folder = files.find_folder(root, "coco", "coco/annotations").parent
+    path = folder / "annotations" / f"instances_{part}.json"
+    content = files.read_json(path, object_hook=_without_outline)
     by_id = itemgetter("id")
-    rows: list[tuple[int, int, list[float]]] = []
-    where = str(path)
     try:
         labels = {each["id"]: label for label, each in enumerate(sorted(content["categories"], key=by_id))}
         images = sorted(content["images"], key=by_id)
         places = {each["id"]: place for place, each in enumerate(images)}
+        objects = [each for each in content["annotations"] if not each.get("iscrowd")]
         names = np.array([each["file_name"] for each in images], np.str_)
         sizes = np.array([(each["height"], each["width"]) for each in images], np.int32).reshape(-1, 2)
-        if (sizes < 1).any():
-            raise ValueError(f"image {names[(sizes < 1).any(axis=1).argmax()]} has a side below 1 pixel")  # noqa: TRY301
-        for number, each in enumerate(content["annotations"]):
-            where = f"{path}: annotations[{number}]"
-            left, top, width, height = each["bbox"]
-            if not each.get("iscrowd"):
-                box = [left, top, left + width, top + height]
-                rows.append((places[each["image_id"]], labels[each["category_id"]], box))
-        where = str(path)
-        boxes = np.array([row[2] for row in rows], np.float32).reshape(-1, 4)
+        image_of = np.array([places[each["image_id"]] for each in objects], np.int64)
+        label_of = np.array([labels[each["category_id"]] for each in objects], np.int64)
+        corners = np.array([each["bbox"] for each in objects], np.float64).reshape(-1, 4)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise files.unreadable(
-            where, error, "Download the annotations again, or correct the entry."
-        ) from None
-    if not images:
-        raise files.unreadable(path, "lists no image")
-    image_of, label_of = (np.array([row[column] for row in rows], np.int64) for column in (0, 1))
-    shares = np.clip(boxes / np.tile(sizes[image_of][:, ::-1], 2), 0, 1)
+        raise files.unreadable(path, error, "Download the annotations again, or correct them.") from None
+    corners[:, 2:] += corners[:, :2]
+    with np.errstate(all="ignore"):  # a side of 0 pixels is refused below
+        shares = np.clip(corners / np.tile(sizes[image_of][:, ::-1], 2), 0, 1)
     first, last = shares[:, :2], shares[:, 2:]
     kept = np.flatnonzero((last > first).all(axis=1))
     order = kept[np.argsort(image_of[kept], kind="stable")]
+    counts = np.bincount(image_of[order], minlength=len(images))
+    if not images or sizes.min() < 1 or counts.max() > MAX_GT:
+        problem = f"lists no image, one with a side below 1 pixel, or one with more than {MAX_GT} boxes"
+        raise files.unreadable(path, problem, "Download the annotations again, or correct them.")
     return CocoSet(
-        folder=str(images_folder),
+        folder=str(folder / part),
         names=names,
         sizes=sizes,
         boxes=np.hstack([(first + last) / 2, last - first])[order].astype(np.float32),
         labels=label_of[order],
-        ends=np.cumsum(np.bincount(image_of[order], minlength=len(images))),
+        ends=np.cumsum(counts),
     )
 
 
@@ -315,12 +295,7 @@ class ScenePlan(Plan):
     find = staticmethod(open_coco)
 
     def read(self, config: StepConfig, data: CocoSet) -> InputPipeline:
-        most = int(data.labels.max(initial=0))
-        if most >= self.labels:  # on CUDA a device-side assertion, which ends the process
-            raise ValueError(
-                f"num_classes: {self.labels} are too few for {self.name}, whose boxes here have labels up to {most}. "
-                f"Leave num_classes out: the set has {COCO_CLASSES}."
-            )
+        self.check_labels(self.labels, 0, int(data.labels.max(initial=0)))
         resizing = self.resizing
         if not config.training:  # as detectors are evaluated
             resizing = replace(resizing, short_sides=(max(resizing.short_sides),))
@@ -329,13 +304,12 @@ class ScenePlan(Plan):
         sampler = buckets.requests(augment=config.augment and config.training)
         arrive = as_scenes(config.device, config.dtype, config.memory_format)
         return InputPipeline(
-            source=self.through_loader(config, data, sampler, arrive),
-            configuration=self.files_configuration(config, images=len(data))
+            source=LoaderSource(self.host_batches(config, data, sampler), arrive, config.device),
+            configuration=self.configuration(config, "files", images=len(data))
             | {
                 "short_sides": f"{min(resizing.short_sides)} to {max(resizing.short_sides)}",
                 "input_shape": " ".join(shape_name(3, *bucket) for bucket in resizing.buckets),
                 "bucket": " ".join(shape_name(*bucket) for bucket in resizing.buckets),
-                "max_gt": data.max_gt,
             },
             order=order,
             varied=len(resizing.buckets) > 1,

@@ -16,7 +16,7 @@ from pytest_accel.workloads.config import MEMORY_FORMATS, Configuration, Loss, S
 from pytest_accel.workloads.data import files
 from pytest_accel.workloads.data.loader import BatchRequest
 from pytest_accel.workloads.data.pixels import decode_on_host, resize_on_host, scale_and_shift
-from pytest_accel.workloads.data.sources import Batch
+from pytest_accel.workloads.data.sources import Batch, LoaderSource
 from pytest_accel.workloads.input_pipeline import InputPipeline, ModelInfo, Plan, Sizes
 
 CITYSCAPES_PARTS = {"train": "train", "test": "val"}  # the masks of the test images were never published
@@ -48,9 +48,8 @@ class CityscapesSet:
 
     def mask_path(self, index: int) -> str:
         """Return the mask's path: `gtFine/train/aachen/..._labelIds.png` for `leftImg8bit/train/aachen/...`."""
-        image = Path(self.paths[index])
-        name = image.name.removesuffix(IMAGE_END) + MASK_END
-        return str(image.parents[3] / MASKS / image.parent.relative_to(image.parents[2]) / name)
+        root, _, name = self.paths[index].rpartition(f"/{IMAGES}/")
+        return f"{root}/{MASKS}/{name.removesuffix(IMAGE_END)}{MASK_END}"
 
     def read(self, index: int) -> tuple[Tensor, Tensor]:
         """Return an image, uint8 (3, height, width), and its classes, uint8 (height, width): 0 to 18, or 255."""
@@ -144,11 +143,6 @@ class MaskPlan(Plan):
     @classmethod
     def fit(cls, name: str, batch_size: int, info: ModelInfo, given: Sizes) -> Self:
         labels = given.num_classes or CITYSCAPES_CLASSES
-        if labels > IGNORE:
-            raise ValueError(
-                f"num_classes: {labels} are too many for masks of bytes, in which {IGNORE} says that a pixel has no class. "
-                f"Valid: {IGNORE} or less."
-            )
         crop = (info.image_size, info.image_size) if info.image_size else info.crop or CROP
         return cls(name=name, batch_size=batch_size, crop=crop, labels=labels)
 
@@ -167,17 +161,14 @@ class MaskPlan(Plan):
     find = staticmethod(open_cityscapes)
 
     def read(self, config: StepConfig, data: CityscapesSet) -> InputPipeline:
-        if self.labels < CITYSCAPES_CLASSES:
-            raise ValueError(
-                f"num_classes: {self.labels} are too few for {self.name}, whose masks have {CITYSCAPES_CLASSES}. "
-                "Leave it out."
-            )
+        self.check_labels(self.labels, 0, CITYSCAPES_CLASSES - 1)
         order = self.order(config, length=len(data))
         sampler = order.requests(augment=config.augment and config.training)
         arrive = _normalizing(config.device, config.dtype, config.memory_format)
+        batches = self.host_batches(config, CropReader(images=data, crop=self.crop), sampler)
         return InputPipeline(
-            source=self.through_loader(config, CropReader(images=data, crop=self.crop), sampler, arrive),
-            configuration=self.files_configuration(config, images=len(data)),
+            source=LoaderSource(batches, arrive, config.device),
+            configuration=self.configuration(config, "files", images=len(data)),
             order=order,
         )
 
@@ -199,7 +190,9 @@ def _normalizing(
 
 def _both_heads(labels: int) -> Loss:
     def pixel_cross_entropy(output: Any, masks: Any) -> Any:
-        main, auxiliary = _heads(output)
+        if isinstance(output, Mapping):  # torchvision's
+            output = output.get("out"), output.get("aux")
+        main, auxiliary = output if isinstance(output, tuple) and len(output) == 2 else (output, None)
         loss = _cross_entropy(main, masks, labels)
         return (
             loss if auxiliary is None else loss + AUXILIARY_WEIGHT * _cross_entropy(auxiliary, masks, labels)
@@ -208,30 +201,17 @@ def _both_heads(labels: int) -> Loss:
     return pixel_cross_entropy
 
 
-def _heads(output: Any) -> tuple[Any, Any]:
-    """Return the logits of the main head and of the auxiliary one, or None."""
-    if isinstance(output, torch.Tensor):
-        return output, None
-    if isinstance(output, Mapping) and "out" in output:  # torchvision's
-        return output["out"], output.get("aux")
-    if isinstance(output, tuple) and len(output) == 2:
-        return output[0], output[1]
-    raise TypeError(
-        f"the model returned {type(output).__name__}, and segmentation needs logits (batch, classes, height, width), or "
-        "a tuple of the main head's and an auxiliary one's. Pass loss=, a callable of what it returned and the masks."
-    )
-
-
 def _cross_entropy(logits: Any, masks: Any, labels: int) -> Any:
     """Return the mean over the pixels that have a class; 0, and not NaN, where none has.
 
     Over dimension 1: flattened like a classifier's, the largest tensor of a step would be copied to bring classes last.
     """
-    wanted = (len(masks), *masks.shape[1:])
-    if logits.dim() != 4 or (len(logits), *logits.shape[2:]) != wanted or logits.shape[1] < labels:
-        raise ValueError(
-            f"the model returned logits of {tuple(logits.shape)} for masks of {wanted} with {labels} classes. Valid: "
-            "(batch, classes, height, width), as large as the input and with as many classes or more."
+    shape = tuple(getattr(logits, "shape", ()))
+    if len(shape) != 4 or (shape[0], *shape[2:]) != tuple(masks.shape) or shape[1] < labels:
+        raise TypeError(
+            f"the model returned {type(logits).__name__} of {shape} for masks of {tuple(masks.shape)}, and segmentation needs "
+            f"logits (batch, {labels} classes or more, height, width), or a tuple of the main head's and an auxiliary "
+            "one's. Pass loss=, a callable of what it returned and the masks."
         )
     total = F.cross_entropy(logits, masks, ignore_index=IGNORE, reduction="sum")
     return total / (masks != IGNORE).sum().clamp(min=1)

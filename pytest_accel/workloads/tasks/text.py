@@ -40,13 +40,8 @@ class Sequences:
     vocabulary: int  # tokens are below
     length: int
 
-    def __post_init__(self) -> None:
-        if not len(self):
-            problem = f"{len(self.tokens)} tokens are not one sequence of {self.length} and its targets"
-            raise unreadable(self.path, problem, "Put more texts there, or ask for shorter sequences.")
-
     def __len__(self) -> int:
-        return max(0, len(self.tokens) - 1) // self.length
+        return (len(self.tokens) - 1) // self.length
 
     def read(self, indices: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
         """Return inputs and targets on the device, int64 (sequences, length) each."""
@@ -61,23 +56,19 @@ class Sequences:
         return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
 
-def find_tokens(root: Path | None, _split: Split = "train") -> Path:
-    """Return the file of tokens, uint16 as nanoGPT and Megatron-LM write them; DataMissing where it is not there."""
+def open_tokens(root: Path | None, *, length: int, vocabulary: int) -> Sequences:
+    """Map the tokens of `oscar/train.bin`, uint16 as nanoGPT and Megatron-LM write them; DataMissing where it is not there."""
     path = find_folder(root, "oscar", "oscar") / TEXTS
     if not path.is_file():
-        raise missing(
-            "oscar", [path], "Encode the texts with GPT-2's vocabulary, as nanoGPT's prepare.py does."
-        )
-    return path
-
-
-def open_tokens(root: Path | None, *, length: int, vocabulary: int) -> Sequences:
-    """Map the tokens of `oscar/train.bin` under the root."""
-    path = find_tokens(root)
+        remedy = "Encode the texts with GPT-2's vocabulary, as nanoGPT's prepare.py does."
+        raise missing("oscar", [path], remedy)
     with reading(path):
         size_bytes = path.stat().st_size
-        if size_bytes < 2 or size_bytes % 2:
-            raise unreadable(path, f"{size_bytes} bytes are no tokens of two bytes each")
+        if size_bytes % 2 or size_bytes // 2 <= length:
+            problem = (
+                f"{size_bytes} bytes are not one sequence of {length} tokens and its targets, two bytes each"
+            )
+            raise unreadable(path, problem, "Put more texts there, or ask for shorter sequences.")
         tokens = np.memmap(path, np.uint16, mode="r")
     return Sequences(path=path, tokens=tokens, vocabulary=vocabulary, length=length)
 

@@ -5,7 +5,6 @@ import hashlib
 import os
 import pickle
 import sys
-from functools import partial
 
 import numpy as np
 import pytest
@@ -49,7 +48,6 @@ def assert_read(images, written):
     assert [each.numpy().tobytes() for each in read] == written.images
 
 
-# In memory
 @pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize(("name", "write"), [("cifar100", write_cifar_binary), ("mnist", write_mnist)])
 def test_pixels_in_memory_are_those_that_were_written(tmp_path, name, write, split):
@@ -62,27 +60,12 @@ def test_pixels_in_memory_are_those_that_were_written(tmp_path, name, write, spl
     assert images.labels.tolist() == written.labels
 
 
-@pytest.mark.parametrize("size", [0, 1, 3073, 3075, 20 * 3074 - 1])
+@pytest.mark.parametrize("size", [0, 1, 20 * 3074 - 1])
 def test_torn_cifar_records_are_refused(tmp_path, size):
     (path,) = write_cifar_binary(tmp_path)["train"].paths
     path.write_bytes((path.read_bytes() * 2)[:size])
     problem = f"torn: {size} bytes" if size else "empty"
     assert f"{path}: {problem}" in refused(tmp_path, "cifar100")
-
-
-def test_label_beyond_the_classes_is_refused(tmp_path):
-    (path,) = write_cifar_binary(tmp_path)["train"].paths
-    content = bytearray(path.read_bytes())
-    content[3 * 3074 + 1] = 100
-    path.write_bytes(content)
-    text = refused(tmp_path, "cifar100")
-    assert f"{path}: image 3: the label 100 is not one of cifar100's 100 classes" in text
-
-
-def test_half_a_cifar_is_an_error_and_not_missing(tmp_path):
-    (path,) = write_cifar_binary(tmp_path)["test"].paths
-    path.unlink()
-    assert f"{path}: missing" in refused(tmp_path, "cifar100", "test")
 
 
 class Attack:
@@ -95,42 +78,24 @@ class Attack:
         return os.system, (f"touch {self.mark}",)
 
 
-def write_cifar_pickles(folder, monkeypatch, **content):
-    """Write pickles that torchvision takes for the published ones."""
-    folder.mkdir(exist_ok=True)
-    md5 = {}
+def test_only_the_published_cifar_pickle_is_loaded(tmp_path, monkeypatch):
+    rows, mark, folder = pixels(2, 3072), tmp_path / "mark", tmp_path / "cifar-100-python"
+    folder.mkdir()
+    train = {"data": rows, "fine_labels": [3, 99]}
+    content = {"train": train, "test": train, "meta": {"fine_label_names": ["a"]}}
     for name, value in content.items():
-        data = pickle.dumps(value, protocol=2)
-        (folder / name).write_bytes(data)
-        md5[name] = hashlib.md5(data).hexdigest()
+        (folder / name).write_bytes(pickle.dumps(value, protocol=2))
+    md5 = {name: hashlib.md5((folder / name).read_bytes()).hexdigest() for name in content}
     for name in ("train", "test"):
         monkeypatch.setattr(datasets.CIFAR100, f"{name}_list", [[name, md5[name]]])
     monkeypatch.setattr(datasets.CIFAR100, "meta", {**datasets.CIFAR100.meta, "md5": md5["meta"]})
-
-
-def test_only_the_published_cifar_pickle_is_loaded(tmp_path, monkeypatch):
-    rows, mark, folder = pixels(2, 3072), tmp_path / "mark", tmp_path / "cifar-100-python"
-    train = {"data": rows, "fine_labels": [3, 99]}
-    content = {"train": train, "test": train, "meta": {"fine_label_names": ["a"]}}
-    with monkeypatch.context() as patch:
-        write_cifar_pickles(folder, patch, **content)
-        images = open_images(tmp_path, "cifar100", "train")
-        assert images.labels.tolist() == [3, 99]
-        assert np.array_equal(images.images.numpy(), rows.reshape(-1, 3, 32, 32))
-        assert images.images.is_contiguous()
-    with monkeypatch.context() as patch:
-        write_cifar_pickles(folder, patch, **content | {"train": {"data": Attack(mark), "fine_labels": []}})
+    images = open_images(tmp_path, "cifar100", "train")
+    assert images.labels.tolist() == [3, 99]
+    assert np.array_equal(images.images.numpy(), rows.reshape(-1, 3, 32, 32))
+    assert images.images.is_contiguous()
+    (folder / "train").write_bytes(pickle.dumps({"data": Attack(mark), "fine_labels": []}))
     assert refused(tmp_path, "cifar100").startswith(f"{folder}: not the published files")
     assert not mark.exists()
-    for path in (folder / "train", folder / "meta"):  # which would be read for minutes, or for ever
-        path.unlink()
-        path.touch()
-        os.truncate(path, 2**40)
-        assert refused(tmp_path, "cifar100").startswith(f"{path}: no file, or more than ")
-        path.unlink()
-        os.mkfifo(path)
-        assert refused(tmp_path, "cifar100").startswith(f"{path}: no file, or more than ")
-        path.unlink()
 
 
 @pytest.mark.parametrize(
@@ -138,9 +103,7 @@ def test_only_the_published_cifar_pickle_is_loaded(tmp_path, monkeypatch):
     [
         lambda whole: b"",
         lambda whole: whole[:3],
-        lambda whole: whole[:16],
         lambda whole: whole[:-1],
-        lambda whole: whole + b"x",
         lambda whole: b"\0\0\x08\x01" + whole[4:],
         lambda whole: whole[:8] + b"\xff" * 8 + whole[16:],
         gzip.compress,
@@ -157,7 +120,7 @@ def test_labels_that_are_missing_or_too_few_are_named(tmp_path):
     labels.write_bytes(b"\0\0\x08\x01\0\0\0\x13" + bytes(19))
     assert f"{labels}: 19 labels for 20 images" in refused(tmp_path, "mnist")
     labels.unlink()
-    assert f"{labels}: missing" in refused(tmp_path, "mnist")
+    assert f"{labels}: not readable" in refused(tmp_path, "mnist")
 
 
 def test_digits_are_those_that_scikit_learn_loads():
@@ -179,18 +142,9 @@ def test_missing_scikit_learn_is_reported(monkeypatch):
     assert "pip install scikit-learn" in refused(None, "digits", kind=DataMissing)
 
 
-# All
-@pytest.mark.parametrize("name", ["cifar100", "mnist", "food101", "imagenet"])
-def test_without_a_root_a_set_is_missing(name, tmp_path):
-    assert f"{name}: not found" in refused(None, name, kind=DataMissing)
-    assert str(tmp_path / "nowhere") in refused(tmp_path / "nowhere", name, kind=DataMissing)
-    assert str(tmp_path) in refused(tmp_path, name, kind=DataMissing)
-
-
-@pytest.mark.parametrize("find", [find_set, partial(open_images, split="train")])
-def test_unknown_set_is_refused_with_the_valid_names(tmp_path, find):
+def test_unknown_set_is_refused_with_the_valid_names(tmp_path):
     with pytest.raises(ValueError, match=r"'cifar10' is not known\..* Valid: .*cifar100"):
-        find(tmp_path, name="cifar10")
+        find_set(tmp_path, name="cifar10")
 
 
 def write_tokens(root):
@@ -200,6 +154,9 @@ def write_tokens(root):
 
 SETS = {
     "cifar100": write_cifar_binary,
+    "mnist": write_mnist,
+    "food101": write_food101,
+    "imagenet": write_imagenet_folders,
     "coco": lambda root: write_coco(root / "coco", part="val2017"),
     "cityscapes": lambda root: write_cityscapes(root / "cityscapes", part="val"),
     "oscar": write_tokens,
@@ -209,13 +166,12 @@ SETS = {
 @pytest.mark.parametrize("name", SETS)
 def test_set_is_found_under_its_root_and_nowhere_else(name, tmp_path):
     for root in (None, tmp_path):
-        with pytest.raises(DataMissing, match="not found"):
+        with pytest.raises(DataMissing, match=rf"^{name}: not found\. Looked for {root or 'a root folder'}"):
             find_set(root, name)
     SETS[name](tmp_path)
     find_set(tmp_path, name)
 
 
-# Folders
 FOLDERS = pytest.mark.parametrize(
     ("name", "write"), [("food101", write_food101), ("imagenet", write_imagenet_folders)]
 )
@@ -238,7 +194,7 @@ def test_file_that_is_missing_or_empty_is_named_when_it_is_read(tmp_path, name, 
     paths[3].write_bytes(b"")
     paths[4].unlink()
     paths[4].mkdir()
-    assert "missing" in unread(images, 2)
+    assert "No such file" in unread(images, 2)
     assert "empty" in unread(images, 3)
     assert "Is a directory" in unread(images, 4)
 
@@ -268,9 +224,7 @@ def test_split_without_an_image_is_refused(tmp_path):
         assert text.startswith(f"{tmp_path / 'imagenet' / folder}: holds no image\nValid: ")
 
 
-@pytest.mark.parametrize(
-    "content", [b"{", b"[" * 100_000, b"[]", b'{"pizza": 1}', b'{"a": ["\\ud800"]}', b"{}", b"\xff", None]
-)
+@pytest.mark.parametrize("content", [b"{", b"[]", b'{"pizza": 1}', b"{}", b"\xff", None])
 def test_wrong_list_of_food101_is_refused(tmp_path, content):
     write_food101(tmp_path)
     path = tmp_path / "food-101/meta/train.json"
@@ -280,10 +234,3 @@ def test_wrong_list_of_food101_is_refused(tmp_path, content):
         path.write_bytes(content)
     where = tmp_path / "food-101/images" if content == b"{}" else path
     assert refused(tmp_path, "food101").startswith(f"{where}: ")
-
-
-def test_image_whose_name_holds_a_null_byte_is_refused_when_it_is_read(tmp_path):
-    write_food101(tmp_path)
-    (tmp_path / "food-101/meta/train.json").write_text('{"pizza": ["a\\u0000b"]}')
-    with pytest.raises(DataError, match="null byte"):
-        open_images(tmp_path, "food101", "train").read(0)

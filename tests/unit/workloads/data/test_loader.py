@@ -12,7 +12,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_accel.workloads.data import loader as module
 from pytest_accel.workloads.data.files import DataError
 from pytest_accel.workloads.data.images import open_images
 from pytest_accel.workloads.data.loader import (
@@ -28,14 +27,12 @@ from pytest_accel.workloads.data.sources import (
     COPIED_AHEAD,
     DecodingSource,
     LoaderSource,
-    SplitSource,
     resident,
 )
 from tests.support.data_sets import write_food101
 from tests.support.processes import children
 
 
-# Order
 @st.composite
 def training(draw):
     """The orders of all ranks of a world."""
@@ -82,16 +79,13 @@ def test_groups_stay_whole_and_in_order(orders):
             position += size
 
 
-@given(seed=st.integers(0, 2**40), epoch=st.integers(0, 10))
-def test_another_seed_or_epoch_gives_another_order(seed, epoch):
-    # By chance two permutations of 60 are equal once in 10^81.
+def test_another_seed_or_epoch_gives_another_order():
     def way(seed, epoch, **options):
         return tuple(TrainingOrder(length=60, batch_size=60, seed=seed, **options).indices(epoch))
 
-    assert way(seed, epoch) == way(seed, epoch)
-    ways = {way(seed, epoch), way(seed + 1, epoch), way(seed, epoch + 1), way(seed + 2**32, epoch)}
-    assert len(ways) == 4
-    assert way(seed, epoch, shuffle=False) == tuple(range(60))
+    assert way(3, 1) == way(3, 1)
+    assert len({way(3, 1), way(4, 1), way(3, 2), way(3 + 2**32, 1)}) == 4
+    assert way(3, 1, shuffle=False) == tuple(range(60))
 
 
 def test_world_does_not_change_what_is_taken_at_a_step():
@@ -114,8 +108,7 @@ def test_evaluation_takes_every_sample_exactly_once(length, batch_size, world):
     assert max(sizes) - min(sizes) <= 1
 
 
-# Batches
-WORKERS = (0, 1, 2)
+WORKERS = (0, 2)
 
 
 class Reporting:
@@ -173,12 +166,11 @@ def test_batches_and_crops_do_not_depend_on_the_number_of_workers(batches, food)
 
 
 @pytest.mark.parametrize("workers", WORKERS)
-def test_batches_come_in_order_from_as_many_processes_as_requested(batches, monkeypatch, workers):
-    monkeypatch.setattr(module, "POLL_S", 0.02)
+def test_batches_come_in_order_from_as_many_processes_as_requested(batches, workers):
     torch.manual_seed(1)
     expected = torch.rand(3)
     torch.manual_seed(1)
-    slow = Reporting(lambda wanted: time.sleep(0.2) if wanted == 1 else None)  # longer than a turn of waiting
+    slow = Reporting(lambda wanted: time.sleep(0.2) if wanted == 1 else None)
     reported = torch.stack(list(islice(batches(slow, workers=workers), 8)))
     assert reported[:, 0].tolist() == list(range(8))
     readers = set(reported[:, 1].tolist())
@@ -226,9 +218,8 @@ def kill(pid):
     os.kill(pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("when", ["reading", "waiting"])
-def test_killed_worker_is_one_error_with_the_remedy_and_no_hang(batches, workers, when):
+@pytest.mark.parametrize(("when", "workers"), [("reading", 2), ("waiting", 1)])
+def test_killed_worker_is_one_error_with_the_remedy_and_no_hang(batches, when, workers):
     def die(wanted):
         if when == "reading" and wanted == 2:
             kill(os.getpid())
@@ -244,15 +235,6 @@ def test_killed_worker_is_one_error_with_the_remedy_and_no_hang(batches, workers
     assert "Traceback" not in text
     reader.close()  # while the error is held
     assert children() - before == set()
-
-
-def test_worker_that_never_answers_is_one_error(batches, monkeypatch):
-    monkeypatch.setattr(module, "TIMEOUT_S", 0.5)
-    reader = batches(Reporting(lambda wanted: time.sleep(600)), workers=1)
-    (worker,) = reader._batches._workers
-    with pytest.raises(DataError, match=r"loader: no batch came within 0.5 s\.\n.*waits for its file system"):
-        next(reader)
-    kill(worker.pid)  # it would be waited for, for seconds
 
 
 @pytest.mark.parametrize("workers", WORKERS)
@@ -297,7 +279,6 @@ def test_crops_do_not_depend_on_batches_per_request(food):
     assert torch.equal(samples(1), samples(3))
 
 
-# Sources
 CPU = torch.device("cpu")
 
 
@@ -383,10 +364,10 @@ def test_images_and_labels_of_a_decoded_batch_match(decoded, food):
             assert abs(float(found.mean() - whole.mean())) < 40  # its middle, of a smooth picture
 
 
-def test_crops_follow_the_seed(decoded):
-    first, same, other = (take(decoded(seed=seed), 3) for seed in (1, 1, 2))
-    assert all(torch.equal(one[0], two[0]) for one, two in zip(first, same, strict=True))
-    assert not any(torch.equal(one[0], two[0]) for one, two in zip(first, other, strict=True))
+def test_random_crops_follow_the_seed(decoded):
+    first, same, other = (next(decoded(seed=seed))[0] for seed in (1, 1, 2))
+    assert torch.equal(first, same)
+    assert not torch.equal(first, other)
 
 
 def test_error_in_a_thread_is_raised_with_its_batch(decoded, tmp_path):
@@ -396,16 +377,6 @@ def test_error_in_a_thread_is_raised_with_its_batch(decoded, tmp_path):
     with pytest.raises(DataError, match=r"does not decode") as caught:
         take(source, 4)
     assert str(caught.value).startswith(f"{path}: ")
-
-
-def test_decoder_that_hangs_is_an_error_and_closing_does_not_wait(decoded, monkeypatch):
-    monkeypatch.setattr("pytest_accel.workloads.data.loader.TIMEOUT_S", 0.1)
-    never = threading.Event()
-    source = decoded(decode=lambda *_: never.wait(60))
-    with pytest.raises(DataError, match="not decoded within 0 s"):
-        next(source)
-    source.close()  # and this line ends
-    never.set()
 
 
 def test_batches_keep_their_order_with_a_slow_thread(decoded, food):
@@ -422,7 +393,7 @@ def test_batches_keep_their_order_with_a_slow_thread(decoded, food):
     assert found == [int(images.labels[order.indices(step)[0]]) for step in range(10)]
 
 
-@pytest.mark.parametrize("taken", [0, 1, 6])
+@pytest.mark.parametrize("taken", [0, 6])
 def test_closing_ends_the_threads_and_the_workers(decoded, taken):
     before = children()
     source = decoded(workers=1)
@@ -433,21 +404,19 @@ def test_closing_ends_the_threads_and_the_workers(decoded, taken):
     assert children() - before == set()
 
 
-# SplitSource.
 @pytest.mark.parametrize(("length", "batch_size", "at_once"), [(1, 1, 2), (17, 4, 3), (30, 6, 5)])
-def test_batches_split_from_larger_ones_are_the_same(length, batch_size, at_once):
+def test_batches_that_cross_together_are_those_that_cross_alone(length, batch_size, at_once):
     images = numbered_images(length)
     order = TrainingOrder(length=length, batch_size=batch_size, rank=1, world=2)
     sampler = order.requests(augment=False, at_once=at_once)
     batches = HostBatches(images, sampler, workers=0, for_device=False)
     batches.buffered, batches.burst = 4, 2  # as of two workers
-    large = LoaderSource(batches, tuple, CPU)
-    split = SplitSource(large, batch_size=batch_size, batches=at_once)
-    assert (split.loads, split.buffered, split.burst) == (True, (4 + COPIED_AHEAD) * at_once, 2 * at_once)
+    source = LoaderSource(batches, tuple, CPU, at_once=at_once)
+    assert (source.loads, source.buffered, source.burst) == (True, (4 + COPIED_AHEAD) * at_once, 2 * at_once)
     steps = 2 * at_once + 1
-    for one, other in zip(take(split, steps), take(loaded(order, images), steps), strict=True):
+    for one, other in zip(take(source, steps), take(loaded(order, images), steps), strict=True):
         assert torch.equal(one[0], other[0])
         assert torch.equal(one[1], other[1])
-    split.close()
+    source.close()
     with pytest.raises(StopIteration):
-        next(split)
+        next(source)

@@ -4,7 +4,6 @@ from importlib.util import find_spec
 
 import pytest
 import torch
-from torch.nn import functional as F
 
 from pytest_accel.workloads.models.build import build_model
 from pytest_accel.workloads.step import TrainStep
@@ -30,16 +29,9 @@ def plan_for(batch_size=2, **changes):
     )
 
 
-# The model.
-
-
 def test_bert_base_has_the_published_size():
-    model, info = build_model("zoo/bert-base", device="meta")
-    assert info.parameters == 108_893_186
-    assert (info.task, info.vocabulary, info.sequence) == ("answering", 30522, 512)
-    assert not info.convolutional
-    dropouts = {layer.p for layer in model.modules() if isinstance(layer, torch.nn.Dropout)}
-    assert dropouts == {0.1}
+    _, info = build_model("zoo/bert-base", device="meta")
+    assert (info.parameters, info.vocabulary, info.sequence) == (108_893_186, 30522, 512)
 
 
 @torch.no_grad()
@@ -69,18 +61,10 @@ def test_step_is_one_graph_for_any_mask(small):
     assert counter.frame_count == 1
 
 
-# The loss.
-
-
 def test_loss_equals_that_of_transformers(small):
     questions, answers = made(plan_for(batch_size=4))
     own = small.answering(**questions._asdict(), start_positions=answers.start, end_positions=answers.end)
     torch.testing.assert_close(span_cross_entropy(small(questions), answers), own.loss)
-    by_hand = F.cross_entropy(own.start_logits, answers.start) + F.cross_entropy(own.end_logits, answers.end)
-    torch.testing.assert_close(own.loss, by_hand / 2)
-
-
-# Steps.
 
 
 def test_loss_falls_and_operations_are_those_of_the_architecture():

@@ -9,7 +9,7 @@ from torch import nn
 from pytest_accel.measure.arguments import StepError
 from pytest_accel.workloads.data.sources import LoaderSource
 from pytest_accel.workloads.demand import Demand
-from pytest_accel.workloads.measured_step import StepMetrics
+from pytest_accel.workloads.measured_step import Train
 from pytest_accel.workloads.models.build import build_model
 from pytest_accel.workloads.step import InferStep, TrainStep
 from pytest_accel.workloads.tasks.detection import MANY_SCALES, ONE_SCALE
@@ -35,20 +35,9 @@ def root(tmp_path_factory):
     return root
 
 
-# Batches.
-
-
-def test_synthetic_batch_has_scenes_and_a_copy_of_their_targets():
+def test_synthetic_batch_has_a_copy_of_its_targets():
     scenes, targets = made(plan(batch_size=4))
-    assert (scenes.images.shape, scenes.images.dtype) == ((4, 3, 64, 64), torch.float32)
     assert scenes.sizes.tolist() == [[64, 64]] * 4
-    assert (targets.labels.shape, targets.boxes.shape, targets.valid.shape) == (
-        (4, 100),
-        (4, 100, 4),
-        (4, 100),
-    )
-    assert 0 < targets.valid.sum() < 400
-    assert targets.labels.max() < 80
     for mine, its in zip(scenes.targets, targets, strict=True):
         assert torch.equal(mine, its)
         assert mine is not its
@@ -59,9 +48,6 @@ def test_synthetic_batches_have_the_largest_landscape_bucket():
         found = plan(model, image_size=None)
         assert (found.resizing, found.bucket) == (resizing, (800, 1344))
     assert plan(image_size=96).described == {"bucket": "96x96", "labels": 80, "max_gt": 100}
-
-
-# A step.
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -98,9 +84,6 @@ class Colours(nn.Module):
     def forward(self, scenes):
         boxes = self.layer(scenes.images.mean((2, 3)))
         return {"boxes": boxes.square().mean(), "bias": self.layer.bias.square().sum()}
-
-
-# Compilation.
 
 
 class Graphs:
@@ -145,24 +128,19 @@ def test_compiled_step_of_dino_is_not_recompiled_for_other_boxes(monkeypatch):
     assert all("match" in reason for reason in graphs.breaks)
 
 
-# Real data.
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_real_images_are_read_through_the_loader(root, opened, workers):
-    feed = opened(plan(), data_root=root, workers=workers)
+def test_real_images_are_read_through_the_loader(root, opened):
+    feed = opened(plan(), data_root=root, workers=1)
     assert isinstance(feed.source, LoaderSource)
     assert feed.configuration == {
         "data_source": "files",
         "data_images": 9,
         "augment": True,
         "short_sides": "64 to 64",
-        "workers": workers,
+        "workers": 1,
         "prefetch": 2,
         "decode": "host",
         "input_shape": "3x64x64",
         "bucket": "64x64",
-        "max_gt": 100,
     }
     assert feed.order.steps_for_epochs(2) == 9
     boxes = 0
@@ -206,45 +184,21 @@ def test_images_of_several_shapes_have_no_operation_count_and_no_efficiency(root
         assert step.configuration["bucket"] == "800x1088 800x1344 1088x800 1344x800"
         assert step.configuration["input_shape"].startswith("3x800x1088 3x800x1344 ")
         assert step.demand == Demand()
-        metrics = StepMetrics(step=step, min_loader_efficiency=0.9)
-        with pytest.raises(
-            StepError, match=r"min_loader_efficiency: the batches of coco differ in shape.*image_size="
-        ):
-            metrics.check()
+        with pytest.raises(StepError, match=r"min_loader_efficiency: coco .* differ in shape.*image_size="):
+            Train(None)._measured(step, min_loader_efficiency=0.9)
     with train(DINO, data_root=root, workers=0) as step:
         assert step.demand.flops > 1e8  # they have one
 
 
-# What is refused.
-
-
 def test_too_few_classes_for_real_labels_are_refused(root, opened):
-    with pytest.raises(ValueError, match="num_classes: 2 are too few for coco"):
+    with pytest.raises(ValueError, match="num_classes: 2 do not fit the labels of coco"):
         opened(plan(labels=2), data_root=root)
-
-
-# torchvision's detectors.
 
 
 @pytest.fixture(scope="module")
 def rcnn():
     model, _ = build_model("fasterrcnn_resnet50_fpn", box_batch_size_per_image=16)
     return model
-
-
-def test_first_stage_is_frozen_and_norms_keep_their_statistics(rcnn):
-    body = rcnn.detector.backbone.body
-    assert not any(
-        parameter.requires_grad for parameter in (*body.conv1.parameters(), *body.layer1.parameters())
-    )
-    assert all(parameter.requires_grad for parameter in body.layer2.parameters())
-    norm = body.layer4[0].bn1
-    before = norm.running_mean.clone()
-    rcnn.train()
-    rcnn(made(plan(RCNN))[0])
-    assert torch.equal(norm.running_mean, before)
-    assert before.any()  # those of noise, not those of a norm that has seen nothing
-    assert rcnn.detector.roi_heads.training
 
 
 def test_label_zero_is_the_background_boxes_are_pixels_and_images_are_not_changed(rcnn):

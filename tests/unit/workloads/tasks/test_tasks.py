@@ -44,43 +44,24 @@ PLANS = [
     [
         ("resnet18", {"data": "imagnet"}, "Did you mean 'imagenet'"),
         ("resnet18", {"data": "coco"}, "data: 'coco' does not fit resnet18, a model for classification"),
-        ("resnet18", {"data": "oscar"}, "data: 'oscar' does not fit resnet18.*Valid: imagenet"),
-        (DINO, {"data": "imagenet"}, "data: 'imagenet' does not fit zoo/dino-tiny"),
         (SEGFORMER, {"data": "imagenet"}, "'imagenet' does not fit zoo/segformer-b0.*Valid: cityscapes"),
-        (BERT, {"data": "imagenet"}, "does not fit zoo/bert-tiny, a model for answering. Valid: squad"),
         (GPT, {"data": "imagenet"}, "does not fit zoo/gpt-tiny, a model for language. Valid: tokens, oscar"),
         (torch.nn.Identity, {"data": "tokens"}, "needs sequence= and vocabulary="),
         ("maskrcnn_resnet50_fpn", {"data": "coco"}, "of torchvision is no Faster R-CNN"),
         (DINO, {"label_smoothing": 0.1}, "label_smoothing: detection has none"),
         (SEGFORMER, {"label_smoothing": 0.1}, "label_smoothing: segmentation has none"),
         (BERT, {"label_smoothing": 0.1}, "label_smoothing: question answering has none. Leave it out"),
-        *(
-            (model, {"decode": "device"}, f"decode: 'device' is not possible for {DATA[model]}")
-            for model in DATA
-        ),
+        (DINO, {"decode": "device"}, "decode: 'device' is not possible for coco"),
         (DINO, {"decode": "host"}, "decode: synthetic images are not encoded"),
         (BERT, {"decode": "host"}, "decode: 'host' is not possible for squad"),
-        (DINO, {"source": "resident"}, "source: 'resident' is not possible for coco"),
         (SEGFORMER, {"source": "resident"}, "source: 'resident' is not possible for cityscapes"),
-        (BERT, {"source": "loader"}, "source: 'loader' is not possible for squad. Valid: auto, synthetic"),
-        (GPT, {"source": "loader"}, "source: 'loader' is not possible for oscar"),
+        (BERT, {"source": "loader"}, "source: 'loader' is not possible for squad .*Valid: auto, synthetic"),
+        (GPT, {"workers": 2}, "source: 'loader' is not possible for oscar .*leave it out, and workers="),
         (DINO, {"workers": 2}, "source: a loader reads files, and coco is not here.*--accel-data"),
-        (SEGFORMER, {"workers": 1}, "source: .*--accel-data"),
-        (BERT, {"workers": 1}, "workers: squad is read from memory, without a loader. Leave workers out"),
-        (GPT, {"workers": 2}, "workers: .*Leave workers out"),
         (BERT, {"sequence": 513}, "sequence: 513 is too much for zoo/bert-tiny. Valid: 512 or less"),
         (BERT, {"sequence": 8}, "sequence: 8 tokens .* are too few. Valid: 16 tokens or more"),
-        (
-            BERT,
-            {"vocabulary": 40_000},
-            "vocabulary: 40000 is too much for zoo/bert-tiny. Valid: 30522 or less",
-        ),
-        (
-            BERT,
-            {"num_classes": 2},
-            "num_classes: zoo/bert-tiny reads tokens, and has no classes. Leave it out",
-        ),
-        (SEGFORMER, {"num_classes": 256}, "num_classes: 256 are too many.*Valid: 255 or less"),
+        (BERT, {"vocabulary": 40_000}, "vocabulary: 40000 is too much for zoo/bert-tiny. Valid: 30522"),
+        (BERT, {"num_classes": 2}, "num_classes: zoo/bert-tiny reads tokens, and has no classes. Leave it"),
     ],
 )
 def test_options_that_do_not_fit_a_task_are_refused_with_the_remedy(model, options, problem):
@@ -167,7 +148,7 @@ def test_users_model_of_every_task_trains(data, choices):
     [
         (0, torch.zeros(()), "returned Tensor, and detection needs .* Pass loss="),
         (0, {"boxes": 1.0}, "returned dict, and detection needs .* Pass loss="),
-        (1, torch.zeros(2, 19, 2, 4), r"logits of \(2, 19, 2, 4\) for masks of \(2, 4, 8\)"),
+        (1, torch.zeros(2, 19, 2, 4), r"Tensor of \(2, 19, 2, 4\) for masks of \(2, 4, 8\)"),
         (1, torch.zeros(2, 18, 4, 8), "19 classes"),
         (1, [torch.zeros(2, 19, 4, 8)], "returned list.*Pass loss="),
         (2, torch.zeros(2, 64), "returned Tensor, and an answer needs two.*pass loss="),

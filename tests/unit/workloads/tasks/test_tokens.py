@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from pytest_accel.workloads.data.files import DataError
 from pytest_accel.workloads.measured_step import steps_for_epochs
 from pytest_accel.workloads.step import TrainStep
 
@@ -47,8 +46,3 @@ def test_model_learns_from_texts(root, micro):
 def test_synthetic_tokens_do_not_read_texts(root):
     with build(data="tokens", data_root=root) as step, build(data_root=root, source="synthetic") as explicit:
         assert step.configuration["data_source"] == explicit.configuration["data_source"] == "synthetic"
-
-
-def test_token_that_the_model_does_not_know_is_an_error(root):
-    with build(data_root=root, vocabulary=8) as step, pytest.raises(DataError, match="the model knows 8"):
-        step()

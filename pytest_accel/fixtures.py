@@ -216,11 +216,9 @@ def accel_data(request: pytest.FixtureRequest) -> Callable[[str], Path]:
         root = data_root(settings, request.config)
         try:
             find_set(root, name)
-        except DataMissing as missing:
-            if not settings.require or root is None:
-                pytest.skip(f"needs real data, with --accel-data: {missing}".replace("\n", " "))
-            fail_plainly(str(missing))
         except DataError as error:
+            if isinstance(error, DataMissing) and not (settings.require and root):
+                pytest.skip(f"needs real data, with --accel-data: {error}".replace("\n", " "))
             fail_plainly(str(error))
         assert root is not None  # or it would be missing
         return root

@@ -147,14 +147,9 @@ def _selected(node: ast.expr) -> Iterator[str]:
 def refuse_unknown_names(config: pytest.Config, items: Iterable[pytest.Item]) -> None:
     """Refuse a name in `-m` that no marker has and that resembles a platform: it is misspelt."""
     expression, catalogue = config.getoption("markexpr", ""), config.stash[CATALOGUE]
-    words = {word for word in wanted_words(expression) if catalogue.find(word) is None}
-    if not words:
-        return
     known = {line.partition(":")[0].partition("(")[0].strip() for line in config.getini("markers")}
     known |= {mark.name for item in items for mark in item.iter_markers()}
-    for word in sorted(words - known):
-        if did_you_mean(word, known_names()):
-            try:
-                catalogue.parse(word)
-            except ValueError as error:
-                raise pytest.UsageError(f"-m {expression!r}: {error}") from None
+    for word in sorted(wanted_words(expression) - known):
+        hint = did_you_mean(word, known_names())
+        if hint and catalogue.find(word) is None:
+            raise pytest.UsageError(f"-m {expression!r}: there is no platform {word!r}.{hint}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -326,26 +326,6 @@ def add_options(parser: pytest.Parser) -> None:
             parser.addini(option.key, option.help.replace("%%", "%"), type=kind, default=None)
 
 
-def refuse_misspelt_options(parser: pytest.Parser, args: Sequence[str]) -> None:
-    """Name the nearest option of ours for one that nothing declares: pytest names none."""
-    _, unknown = parser.parse_known_and_unknown_args(args)
-    ours = {option.flag for option in OPTIONS if option.on_command_line}
-    for word in unknown:
-        name = word.partition("=")[0]
-        if name.startswith("--accel-"):
-            hint = _nearest(name, ours, "--accel-")
-            raise pytest.UsageError(f"{name}: there is no such option.{hint} `pytest --help` lists all.")
-
-
-def _nearest(name: str, known: Iterable[str], prefix: str) -> str:
-    """Return ` Did you mean X?`, or nothing; the prefix that all have would make all of them resemble each other."""
-    from difflib import get_close_matches
-
-    ends = sorted(each.removeprefix(prefix) for each in known)
-    near = get_close_matches(name.removeprefix(prefix), ends, n=1)
-    return f" Did you mean {prefix}{near[0]}?" if near else ""
-
-
 def read_settings(config: pytest.Config, environ: Mapping[str, str] = os.environ) -> Settings:
     """Resolve all settings; a bad value is a usage error that names it, its origin and the remedy."""
     values: dict[str, Any] = {}
@@ -356,12 +336,15 @@ def read_settings(config: pytest.Config, environ: Mapping[str, str] = os.environ
             text, origin = found
             values[option.field] = option.read(text, origin)
             origins[option.field] = origin
-    _refuse_unknown_variables(environ)
-    _refuse_unknown_keys(config)
+    _refuse_unknown_names(config, environ)
     settings = Settings(**values, origins=origins)
     if settings.update:
         settings = replace(settings, record=settings.record or RECORD_RUNS)
     _refuse_contradictions(settings)
+    if config.getoption("dist", "no") != "no" and (settings.require or settings.output_files):  # of xdist
+        raise pytest.UsageError(
+            "--accel-require, --accel-json and --accel-report are of benchmarks, which do not run under xdist: add -n 0."
+        )
     return settings
 
 
@@ -381,37 +364,22 @@ def _find(option: Option, config: pytest.Config, environ: Mapping[str, str]) -> 
     return None if in_ini in (None, "") else (str(in_ini), where)
 
 
-def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:
-    """Refuse PYTEST_ACCEL_* variables that would set nothing: a gate would be another than the one asked for."""
-    prefix = "PYTEST_ACCEL_"
-    ours = {name for name in environ if name.startswith(prefix)} - _NO_SETTINGS
-    known = {option.variable: option for option in OPTIONS}
-    settable = {each for each, option in known.items() if option.in_ini}
-    for name in sorted(ours - settable):
-        if name in known:
-            raise pytest.UsageError(
-                f"{name}: it is no variable. Write {known[name].flag} on the command line."
-            )
-        hint = _nearest(name, settable, prefix)
-        raise pytest.UsageError(
-            f"{name}: there is no such setting.{hint} Unset it: then `pytest --help` lists all."
-        )
-
-
-def _refuse_unknown_keys(config: pytest.Config) -> None:
-    """Refuse ini keys that begin with accel_ and that nothing declares: pytest only warns of them."""
-    known = {option.key for option in OPTIONS if option.in_ini}
+def _refuse_unknown_names(config: pytest.Config, environ: Mapping[str, str]) -> None:
+    """Refuse variables and ini keys of our prefix that would set nothing: a gate would be another than the one asked for."""
+    settable = [option for option in OPTIONS if option.in_ini]
+    variables = {name for name in environ if name.startswith("PYTEST_ACCEL_")} - _NO_SETTINGS
     # pytest 9 warns of whoever reads `inicfg`, and has nothing else that lists the keys.
     written: Iterable[str] = config._inicfg if hasattr(config, "_inicfg") else config.inicfg  # noqa: SLF001
-    for name in sorted(each for each in written if each.startswith("accel_") and each not in known):
-        try:
-            config.getini(name)  # another plugin's
-        except ValueError:
-            where = config.inipath.name if config.inipath else "the ini file"
-            hint = _nearest(name, known, "accel_")
-            raise pytest.UsageError(
-                f"{name} (from {where}): there is no such setting.{hint} `pytest --help` lists all."
-            ) from None
+    keys = {name for name in written if name.startswith("accel_")}
+    known = {name for option in settable for name in (option.variable, option.key)}
+    for name in sorted((variables | keys) - known):
+        if unsettable := next((each for each in OPTIONS if name in (each.variable, each.key)), None):
+            raise pytest.UsageError(f"{name}: it is no setting. Write {unsettable.flag} on the command line.")
+        plain = name.lower().removeprefix("pytest_").removeprefix("accel_")
+        hint = quantities.did_you_mean(plain, [option.name for option in settable])
+        raise pytest.UsageError(
+            f"{name}: there is no such setting.{hint} Take it out: then `pytest --help` lists all."
+        )
 
 
 def _refuse_contradictions(settings: Settings) -> None:

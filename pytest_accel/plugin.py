@@ -26,14 +26,9 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
     pluginmanager.add_hookspecs(pytest_accel.hookspecs)
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_load_initial_conftests(
-    early_config: pytest.Config, parser: pytest.Parser, args: list[str]
-) -> Generator[None, object, object]:
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     options.ignore_values_in_root(early_config)
-    loaded = yield
-    options.refuse_misspelt_options(parser, args)  # conftest files have declared theirs
-    return loaded
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -66,7 +61,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     markers.refuse_unknown_names(config, items)
     settings = config.stash[options.SETTINGS]
-    worker = _is_worker(config)
+    worker = config.pluginmanager.has_plugin("accel-rank-end")
     if not (settings.require or settings.output_files or worker or markers.needs_hardware(config, items)):
         return
     from pytest_accel.session.selection import select_platforms
@@ -76,35 +71,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         from pytest_accel.session.worker_process import WorkerProcess
 
         config.pluginmanager.register(WorkerProcess(config, items), "accel-worker")
-    elif not _only_lists(config):
-        from pytest_accel.session.outputs import register_outputs
+    elif not config.getoption("collectonly", default=False) and not hasattr(
+        config, "workerinput"
+    ):  # of xdist
+        from pytest_accel.session.outputs import Outputs
         from pytest_accel.session.session import register_session
 
-        register_outputs(register_session(config, items, selection), items)
-
-
-def _is_worker(config: pytest.Config) -> bool:
-    return config.pluginmanager.has_plugin("accel-rank-end")
-
-
-def _only_lists(config: pytest.Config) -> bool:
-    return bool(config.getoption("collectonly", default=False))
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Report files that were not written, as under xdist, where workers collect: old ones could be taken for new."""
-    unseen = not config.pluginmanager.has_plugin("accel-outputs")
-    if unseen and not _only_lists(config):
-        for option, file in config.stash[options.SETTINGS].output_files:
-            terminalreporter.write_line(f"--accel-{option}={file}: nothing was written", yellow=True)
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Fail --accel-require where no benchmark was collected here, as under xdist."""
-    config = session.config
-    unseen = not (
-        config.pluginmanager.has_plugin("accel-session") or _is_worker(config) or _only_lists(config)
-    )
-    if unseen and config.stash[options.SETTINGS].require and exitstatus == pytest.ExitCode.OK:
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        session = register_session(config, items, selection)
+        config.pluginmanager.register(Outputs(session), "accel-outputs")

@@ -118,16 +118,13 @@ def _write_project(folder: Path) -> None:
 
 def _pytest(folder: Path, options: tuple[str, ...]) -> Result:
     """Run pytest there, print its command and verdict, and return its result; ValueError where it measured nothing."""
-    from pytest_accel.session.summary import pytest_command
 
-    interpreter = [sys.executable, "-m", "pytest"]
-    named = pytest_command() if pytest_command() == ["pytest"] else interpreter  # the folder is another
-    print(f"$ {shlex.join([*named, *options])}", flush=True)
+    print(f"$ {shlex.join(['pytest', *options])}", flush=True)
     # Settings of the reader's own project would move the baselines, or judge otherwise.
     environ = {name: value for name, value in runner_environment().items() if not name.startswith("PYTEST_")}
     file = folder.resolve() / ".accel" / "results.json"
     file.unlink(missing_ok=True)
-    command = [*interpreter, *options, f"--accel-json={file}"]
+    command = [sys.executable, "-m", "pytest", *options, f"--accel-json={file}"]
     done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)  # noqa: S603 - our own
     results = read_results(file).results if file.exists() else ()
     if not results:

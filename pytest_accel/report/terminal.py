@@ -15,7 +15,7 @@ from _pytest._io.wcwidth import wcswidth
 from pytest_accel.report.verdicts import deciding, removal, word
 from pytest_accel.stats.baseline_quality import MOST_RESOLVED, NO_GATE
 from pytest_accel.stats.causes import Cause, cause_lines
-from pytest_accel.stats.environment import Change, describe, describe_briefly, is_setting
+from pytest_accel.stats.environment import Change, describe, is_setting
 from pytest_accel.stats.gate import THROUGHPUT, Estimate, Outcome, Verdict, loss
 from pytest_accel.stats.metric_gates import ANCHOR, PlatformShift, less_is_better, shown_name
 from pytest_accel.stats.quantities import clipped, counted, minutes, percent, printable, seconds
@@ -61,13 +61,6 @@ def platform_line(found: PlatformShift) -> ReportLine:
         "(pytest-accel doctor)",
         status=Outcome.REGRESSED,
     )
-
-
-def platform_brief(found: PlatformShift, changes: Sequence[Change], causes: Sequence[str] = ()) -> str:
-    """Return the same in the shortest form, with its causes, else with what changed in the environment."""
-    lost = f"{percent(found.loss)} slower (at least {percent(loss(found.at_least))})"
-    parts = [f"{lost}, {found.slower} of {found.members} benchmarks together"]
-    return "; ".join(filter(None, [*parts, *(causes or [describe_briefly(changes)])]))
 
 
 def frozen_text(*, chosen: float, stored: float | None, before: float | None = None) -> str:
@@ -333,10 +326,9 @@ class Progress:
         clock: Callable[[], float] = time.monotonic,
         *,
         log: Callable[[str], None] | None = None,
-        left_s: float | None = None,
         logged_s: float | None = None,
     ) -> None:
-        """`left_s` is what is left of the session, once that is known; `logged_s` when its log had its last line."""
+        """`logged_s` is when the log of the session had its last line."""
         self._label = label
         self._terminal = terminal
         self._uncaptured = uncaptured
@@ -346,7 +338,6 @@ class Progress:
         self._until: float | None = None
         self._began = self._shown = clock()
         self.logged_s = self._began if logged_s is None else logged_s
-        self._ends = None if left_s is None else self._began + left_s
 
     def phase(self, text: str, remaining_s: float | None) -> None:
         now = self._clock()
@@ -363,17 +354,14 @@ class Progress:
         self._write("")
 
     def text(self, now: float, width: int | None = None) -> str:
-        """Return `test_gpt: compiling, 2:41; about 12:05 left of the session`; in little room without what matters less."""
+        """Return `test_gpt: compiling, 2:41`; in little room the name is shortened."""
         phase, passed_s = f": {self._phase}", now - self._began
         if self._until is not None:
             phase += f", {minutes(self._until - now)} left"
         elif passed_s >= 1:  # a process that compiles here cannot count
             phase += f", {minutes(passed_s)}"
-        left = ""
-        if self._ends is not None and self._ends > now:  # an estimate that proved too short says nothing
-            left = f"; about {minutes(self._ends - now)} left of the session"
-        if width is None or wcswidth(self._label + phase + left) <= width:
-            return f"{self._label}{phase}{left}"
+        if width is None or wcswidth(self._label + phase) <= width:
+            return self._label + phase
         return clipped(self._label, max(_NARROWEST, width - wcswidth(phase))) + phase
 
     def _show(self, now: float) -> None:

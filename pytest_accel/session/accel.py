@@ -35,10 +35,9 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1  # of `extra_info.accel` in pytest-benchmark's JSON
 MEASUREMENT = pytest.StashKey[Measurement]()
-MEASURING_OFF = pytest.StashKey[bool]()  # by --benchmark-disable
 SESSION_ID = pytest.StashKey[str]()
 PROFILE_ABOVE_S = pytest.StashKey[float | None]()  # of the worker's order
-CALL_MEASURE = "call accel.measure(step, work=..., unit=...)"  # what a benchmark must do
+MEASURED_NOTHING = "it takes `accel` and measured nothing: call accel.measure(step, work=..., unit=...)"
 
 Metrics = Callable[[float], Mapping[str, float]] | Mapping[str, float] | None
 
@@ -55,9 +54,6 @@ class Accel:
     benchmark: BenchmarkFixture
     timer: SynchronizingTimer
     ranks: Ranks = field(default=ALONE)  # that measure this step together
-
-    def __repr__(self) -> str:  # as tracebacks show it
-        return f"<accel on {self.platform}>"
 
     @property
     def device(self) -> torch.device:
@@ -118,7 +114,6 @@ class Accel:
             pytest.fail("a benchmark measures one step, and this one has: write a second test", pytrace=False)
         self.device_.prepare()
         if self.benchmark.disabled:
-            self.item.stash[MEASURING_OFF] = True
             self.benchmark.pedantic(step)  # type: ignore[no-untyped-call]
             return None
         with _plain_arguments():

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -12,10 +10,10 @@ import pytest
 
 from pytest_accel.options import Settings
 from pytest_accel.platforms.catalogue import PlatformName
-from pytest_accel.session.device import WAITED_S, Unfit
+from pytest_accel.session.device import Unfit
 from pytest_accel.stats import metric_gates
 from pytest_accel.stats.baseline_quality import DEFAULT_PRIOR, BaselineQuality, NoisePrior
-from pytest_accel.stats.causes import Cause, causes_of, disagreement, disturbance, kernel_causes
+from pytest_accel.stats.causes import Cause, causes_of, disturbance, kernel_causes
 from pytest_accel.stats.comparison import configuration_changes
 from pytest_accel.stats.environment import Change, Environment, describe, diff, diff_identity
 from pytest_accel.stats.gate import LOSSES, Outcome, Policy, Verdict, interval, slowest_loss, summaries
@@ -32,7 +30,6 @@ if TYPE_CHECKING:  # SQLite is loaded only where it is needed
 MOST_REPLACED = 2  # disturbed runs of one benchmark that are replaced; more make it INVALID
 DOUBTED_SESSIONS = 6  # since a slow run
 NEW_ENVIRONMENT = 3  # sessions; an environment that has more in the history is no longer new
-FOREIGN_ANCHOR = "its anchor is of another machine and was not compared; `pytest-accel baseline edit --anchor set --reason` sets one of this machine"
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -49,7 +46,7 @@ class Case:
     past: tuple[Point, ...] = ()  # of its series in the history, the oldest first
     measurements: list[Measurement] = field(default_factory=list)
     disturbed: list[Measurement] = field(default_factory=list)  # invalid: replaced, and not judged
-    device_time_s: float = 0.0  # with the start of its processes
+    device_time_s: float = 0.0  # with the start of its processes, and the wait for other sessions
     scaling: ScalingFigure | None = None  # against the baseline of a smaller platform
     platform_loss: float = 0.0  # of ln(step time), shared by the platform: it is judged on the rest
     verdict: Verdict | None = None  # of its throughput
@@ -108,16 +105,6 @@ class Case:
         """Keep a run for judging, or apart where it was disturbed."""
         (self.disturbed if measurement.invalid else self.measurements).append(measurement)
 
-    @contextmanager
-    def timing_devices(self) -> Iterator[None]:
-        """Add the time inside to the time of its devices, less the wait for other sessions."""
-        stash = self.item.config.stash
-        start_s, waited_s = time.monotonic(), stash.get(WAITED_S, 0.0)
-        try:
-            yield
-        finally:
-            self.device_time_s += time.monotonic() - start_s - (stash.get(WAITED_S, 0.0) - waited_s)
-
     @property
     def may_be_replaced(self) -> bool:
         return len(self.disturbed) <= MOST_REPLACED
@@ -137,18 +124,6 @@ class Case:
     @property
     def replaced(self) -> list[Measurement]:
         return [] if self.outcome is Outcome.INVALID else self.disturbed
-
-    @property
-    def notes(self) -> list[str]:
-        """Sentences on how it was measured and judged; they change no outcome."""
-        notes = [note for each in self.measurements for note in each.notes]
-        if self.entry and self.entry.anchor and self.measurements and not self.anchor_runs():
-            notes.append(FOREIGN_ANCHOR)
-        if self.measurements and (other := self._stored_with_other_data()):
-            notes.append(other)
-        if (moved := self._moved_kernels()) and (reason := disagreement(moved)):
-            notes.append(reason)
-        return list(dict.fromkeys(notes))
 
     @property
     def latest(self) -> Measurement:
@@ -342,10 +317,10 @@ class Case:
         if not self.measurements or self.verdict is None:
             return ()
         stored = self.comparable_runs()
-        moved = self._moved_kernels()
+        moved = self.moved_kernels()
         where = kernel_causes(moved) if moved else ()
         return causes_of(self.verdict, stored, self.runs, self.changes(), where)
 
-    def _moved_kernels(self) -> KernelDifference | None:
+    def moved_kernels(self) -> KernelDifference | None:
         is_lost = self.verdict is not None and self.verdict.outcome is Outcome.REGRESSED
         return kernel_difference(self.comparable_runs(), self.runs) if is_lost else None

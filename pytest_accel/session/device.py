@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NoReturn
 
 import pytest
-from _pytest.outcomes import Skipped  # pytest.skip.Exception, under the name that mypy knows as a class
 
 from pytest_accel.distributed.worker import RankConnection, bind_rank
 from pytest_accel.markers import is_benchmark
@@ -34,7 +32,6 @@ from pytest_accel.stats.run import Scalar
 
 RANK_END = pytest.StashKey[RankConnection]()  # set in a worker process only
 BINDING = pytest.StashKey[str]()  # in words, for the environment of a measurement
-WAITED_S = pytest.StashKey[float]()  # spent by this session waiting for its devices
 # When the log had its last line of progress: runs may be shorter than its interval.
 LOGGED_S = pytest.StashKey[float]()
 STEP_FACTS = pytest.StashKey[dict[str, str]]()  # of the built step: what an upgrade may change
@@ -101,12 +98,6 @@ def environment_of(
 # --- failures ---------------------------------------------------------------------------------------
 
 
-class DoesNotFit(Skipped):
-    """Ends a test as pytest's skip does; raised by `does_not_fit` alone."""
-
-    __module__ = "builtins"  # as pytest's own, so that reports show its bare name
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unfit:
     """What did not fit, and where; the session decides whether it did before."""
@@ -114,7 +105,6 @@ class Unfit:
     text: str
     environment: Environment
     configuration: Mapping[str, Scalar] | None = None  # None: it was not built
-    nothing_built: bool = False  # known before anything was built: the device is untouched
 
 
 UNFIT = pytest.StashKey[Unfit]()
@@ -126,7 +116,7 @@ def fail_plainly(text: str) -> NoReturn:
     raise pytest.fail.Exception(text, pytrace=False) from None
 
 
-def does_not_fit(item: pytest.Item, text: str, *, nothing_built: bool = False) -> NoReturn:
+def does_not_fit(item: pytest.Item, text: str) -> NoReturn:
     """End the test of a benchmark; `text` says what did not fit in which memory.
 
     For fixtures, from any rank of a process group.
@@ -134,15 +124,15 @@ def does_not_fit(item: pytest.Item, text: str, *, nothing_built: bool = False) -
     settings = settings_of(item)
     here = environment_of(item, settings, *open_device(item, settings))
     built = item.stash.get(CONFIGURATION, None)
-    item.stash[UNFIT] = Unfit(text=text, environment=here, configuration=built, nothing_built=nothing_built)
-    raise DoesNotFit(text, _use_item_location=True) from None
+    item.stash[UNFIT] = Unfit(text=text, environment=here, configuration=built)
+    raise pytest.skip.Exception(text, _use_item_location=True) from None
 
 
 # --- progress ---------------------------------------------------------------------------------------
 
 
 @contextmanager
-def live_progress(config: pytest.Config, label: str, *, left_s: float | None = None) -> Iterator[Progress]:
+def live_progress(config: pytest.Config, label: str) -> Iterator[Progress]:
     """Show progress on the terminal behind pytest's own line, or in the log.
 
     A worker has none: it sends its phases to the session.
@@ -156,7 +146,7 @@ def live_progress(config: pytest.Config, label: str, *, left_s: float | None = N
     shown = reporter._tw if reporter is not None and _is_live(reporter) else None  # noqa: SLF001
     log = None if shown else partial(write_log, config)
     logged_s = config.stash.get(LOGGED_S, None)
-    progress = Progress(label, shown, lambda: _uncaptured(config), log=log, left_s=left_s, logged_s=logged_s)
+    progress = Progress(label, shown, lambda: _uncaptured(config), log=log, logged_s=logged_s)
     try:
         yield progress
     finally:
@@ -210,29 +200,21 @@ def hold_devices(
     config = item.config
     off = not is_benchmark(item) or config.getoption("benchmark_disable", default=False)
     devices = () if off else config.stash[SELECTION].machine.devices_for(platform)
-    reported: list[str] = []
+    reported: set[str] = set()
 
     def waiting(text: str) -> None:
-        if reported[-1:] == [text]:
+        if text in reported:  # once in a log
             progress.tick()
             return
-        if text not in reported:  # once in a log
-            write_log(config, f"{item.name}: {text}")
-        reported.append(text)
+        reported.add(text)
+        write_log(config, f"{item.name}: {text}")
         progress.phase(text, None)
 
-    begun_s = time.monotonic()
-    with ExitStack() as held:
-        try:
-            held.enter_context(
-                lock_devices(
-                    [device.uuid for device in devices if device.uuid],
-                    mode=settings.lock,
-                    waiting=waiting,
-                    unlocked=lambda text: write_log(config, f"{item.name}: {text}"),
-                    timeout_s=settings.timeout_s,
-                )
-            )
-        finally:
-            config.stash[WAITED_S] = config.stash.get(WAITED_S, 0.0) + time.monotonic() - begun_s
+    with lock_devices(
+        [device.uuid for device in devices if device.uuid],
+        mode=settings.lock,
+        waiting=waiting,
+        unlocked=lambda text: write_log(config, f"{item.name}: {text}"),
+        timeout_s=settings.timeout_s,
+    ):
         yield

@@ -29,7 +29,6 @@ from pytest_accel.platforms.host import allowed_cpus, format_list
 from pytest_accel.platforms.machine import Machine, identified, probe
 
 LAUNCHER_RANKS = pytest.StashKey[launcher.LauncherRanks]()  # on launcher rank 0 only
-_LAUNCHER_RANK = pytest.StashKey[launcher.LauncherRank | None]()
 T = TypeVar("T")
 
 
@@ -39,33 +38,27 @@ def launcher_rank(config: pytest.Config) -> launcher.LauncherRank | None:
     Called before pytest configures: `-m` is parsed, nothing is collected yet. A malformed launcher
     environment matters only where several devices are wanted: other projects merely have the plugin installed.
     """
-    if _LAUNCHER_RANK not in config.stash:
-        found = None
-        if not LAUNCHER_VARIABLES.isdisjoint(os.environ):
-            try:
-                wanted = wanted_platforms(config.getoption("markexpr", ""), read_catalogue(config))
-                if any(platform.devices > 1 for platform in wanted):
-                    found = launcher.launcher_rank_from(os.environ)
-            except (launcher.LauncherError, CatalogueError) as error:
-                raise pytest.UsageError(str(error)) from None
-        config.stash[_LAUNCHER_RANK] = found
-    return config.stash[_LAUNCHER_RANK]
-
-
-def launcher_refusal(config: pytest.Config) -> str:
-    """Return why no benchmark may run here: every rank would measure beside the others. Empty where one may."""
-    if launcher_rank(config) is not None:
-        return ""
+    if LAUNCHER_VARIABLES.isdisjoint(os.environ):
+        return None
     try:
-        rank = launcher.launcher_rank_from(os.environ)
+        wanted = wanted_platforms(config.getoption("markexpr", ""), read_catalogue(config))
+        several = any(platform.devices > 1 for platform in wanted)
+        return launcher.launcher_rank_from(os.environ) if several else None
+    except (launcher.LauncherError, CatalogueError) as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+def refuse_launched(config: pytest.Config) -> None:
+    """Refuse benchmarks of one device under a launcher: every rank would measure beside the others."""
+    try:
+        rank = None if launcher_rank(config) else launcher.launcher_rank_from(os.environ)
     except launcher.LauncherError as error:
-        return str(error)
-    if rank is None:
-        return ""
-    return (
-        f"this is {rank.title}, and all ranks would measure side by side: name the platform of all ranks with -m, "
-        "such as -m a100x4, or start one pytest"
-    )
+        raise pytest.UsageError(str(error)) from None
+    if rank is not None:
+        raise pytest.UsageError(
+            f"this is {rank.title}, and all ranks would measure side by side: name the platform of all ranks with -m, "
+            "such as -m a100x4, or start one pytest."
+        )
 
 
 def worker_arguments(config: pytest.Config) -> Callable[[Path], list[str]]:

@@ -121,10 +121,6 @@ class Observation:
         tdp_w = self._hardware.variant.tdp_w if self._hardware and self._hardware.variant else None
         found = energy_metrics(measured, window, steps=steps, devices=len(self._powered), tdp_w=tdp_w)
         unread = problems(self._sources) if "energy_j" not in found else ()
-        if not self._powered and any(rail.scope == "device" for rail in rails):
-            unread += (
-                "rails of scope 'device' are of no use here: this platform has no device but the node",
-            )
         doubts = (*self._problems, *unread, *measured.problems, *self._watch.problems)
         return found, tuple(dict.fromkeys(doubts))
 

@@ -6,11 +6,11 @@ import os
 import platform as host
 import time
 import traceback
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import cached_property, partial
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from pytest_accel.report.markdown import STEP_SUMMARY, append_step_summary, rend
 from pytest_accel.report.terminal import note, padded_rows, screen_width
 from pytest_accel.session import summary
 from pytest_accel.session.accel import SESSION_ID
+from pytest_accel.session.recording import refuse_unwritable
 from pytest_accel.session.results import (
     ItemReports,
     case_result,
@@ -34,41 +35,25 @@ from pytest_accel.session.results import (
     revision_of,
     vanished_result,
 )
-from pytest_accel.session.selection import is_xdist_worker
 from pytest_accel.session.session import BenchmarkSession
 from pytest_accel.stats.causes import common_causes, has_causes
 from pytest_accel.stats.environment import safe_arguments
 from pytest_accel.stats.gate import Outcome
-from pytest_accel.stats.quantities import clipped, percent
+from pytest_accel.stats.quantities import percent
 from pytest_accel.stats.results import SessionResults
 from pytest_accel.stats.run import Scalar
-from pytest_accel.storage.files import is_special_file, is_writable_folder, nearest_folder, write_atomic
+from pytest_accel.storage.files import write_atomic
 from pytest_accel.storage.results import write_results
 
 NOT_ENDED = "written during the session; a file that still says so is of a session that was killed"
 UPDATE_SHARE = 0.05  # of a session's time at most, beyond two seconds, for writing during the session
 _SHORT_S = 2.0
 _YELLOW, _RED = {"yellow": True}, {"red": True}
-# Options of pytest-benchmark that ask for its table, and their values where they were not given.
-_OF_ITS_TABLE: Mapping[str, tuple[object, ...]] = {
-    **dict.fromkeys(
-        ("time_unit", "compare", "compare_fail", "cprofile", "histogram", "verbose"), (None, False, [])
-    ),
-    # The list is its default before 5.3, so that asking for exactly it shows no table.
-    "columns": (
-        None,
-        ["min", "max", "mean", "stddev", "median", "iqr", "outliers", "ops", "rounds", "iterations"],
-    ),
-    "sort": ("min",),
-    "group_by": ("group",),
-    "name": ("normal",),
-}
-
-
-def register_outputs(session: BenchmarkSession, items: list[pytest.Item]) -> None:
-    wanted = session.settings.output_files or any(map(is_benchmark, items))
-    if wanted and not is_xdist_worker(session.config):
-        session.config.pluginmanager.register(Outputs(session), "accel-outputs")
+# Options of pytest-benchmark that ask for its table.
+_OF_ITS_TABLE = tuple(
+    f"--benchmark-{name}"
+    for name in ("columns", "compare", "group-by", "histogram", "name", "sort", "time-unit")
+)
 
 
 class Outputs:
@@ -79,32 +64,25 @@ class Outputs:
         self.config = session.config
         self.settings = session.settings
         self.at, self.start_s = datetime.now(UTC), time.monotonic()
+        self.revision = revision_of(self.config.rootpath)
         self.benchmarks: dict[str, pytest.Item] = {}
         self.reported: dict[str, ItemReports] = {}
         self.final: SessionResults | None = None  # once the session has ended
         self.lines: list[summary.Line] = []  # files that were written, or why they were not
         self.findings: tuple[Mapping[str, Scalar], ...] = ()
         self.complete = True  # whether all requested files were written
-        # /dev/stdout may be a file that another process writes to: only the end is written there.
-        self.updating = bool(self.settings.json) and not self.settings.json.startswith(("/dev/", "/proc/"))
+        self.updating = bool(self.settings.json)
         self.update_s = 0.0
         session.repeats.after_run = self.update_json
         self.refuse_unwritable()
 
     def refuse_unwritable(self) -> None:
         pages = [file for file in self.settings.reports if file.lower().endswith(".html")]
-        missing = [name for name in ("plotly", "jinja2") if find_spec(name) is None]
-        if pages and missing:
-            raise pytest.UsageError(
-                f"--accel-report={pages[0]} needs {' and '.join(missing)}: pip install {' '.join(missing)}."
-            )
-        taken: set[Path] = set()
+        for name in ("plotly", "jinja2") if pages else ():
+            if find_spec(name) is None:
+                raise pytest.UsageError(f"--accel-report={pages[0]} needs {name}: pip install {name}.")
         for option, file in self.settings.output_files:
-            path = file_to_write(file, self.config)
-            _refuse_unwritable(option, path)
-            if path in taken:
-                raise pytest.UsageError(f"--accel-report and --accel-json name one file, {path}. Name two.")
-            taken.add(path)
+            refuse_unwritable(option, file_to_write(file, self.config))
 
     # --- during the session ---------------------------------------------------------------------
 
@@ -138,18 +116,15 @@ class Outputs:
 
     def update_json(self) -> None:
         """Write the results so far, so that a killed session leaves them."""
-        lasted_s = time.monotonic() - self.start_s
-        if not self.updating or self.update_s > _SHORT_S + UPDATE_SHARE * lasted_s:
-            return
         start_s = time.monotonic()
-        self.updating = self.attempt("the results so far were not written", self.write_so_far, _YELLOW)
-        self.update_s += time.monotonic() - start_s
+        if self.updating and self.update_s <= _SHORT_S + UPDATE_SHARE * (start_s - self.start_s):
+            self.updating = self.attempt("the results so far were not written", self.write_so_far, _YELLOW)
+            self.update_s += time.monotonic() - start_s
 
     def write_so_far(self) -> None:
+        results = self.results(int(pytest.ExitCode.INTERRUPTED))
         path = file_to_write(self.settings.json, self.config)
-        if not is_special_file(path):  # only the end is written there
-            results = self.results(int(pytest.ExitCode.INTERRUPTED))
-            write_results(path, replace(results, remarks=(*results.remarks, NOT_ENDED)))
+        write_results(path, replace(results, remarks=(*results.remarks, NOT_ENDED)))
 
     # --- results --------------------------------------------------------------------------------
 
@@ -176,10 +151,6 @@ class Outputs:
             remarks=tuple(text for text, _ in self.session_lines()),
             findings=self.findings,
         )
-
-    @cached_property
-    def revision(self) -> str:
-        return revision_of(self.config.rootpath)
 
     def session_lines(self) -> list[summary.Line]:
         session = self.session
@@ -213,7 +184,6 @@ class Outputs:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def write_all(self, session: pytest.Session) -> None:
-        """Write all outputs. JSON last: it has the status of a session in which another file failed."""
         results = self.final = self.results(int(session.exitstatus))
         self.attempt("the history was not written", lambda: self.append_to_history(results), _YELLOW)
         if self.benchmarks and os.environ.get(STEP_SUMMARY):
@@ -221,9 +191,7 @@ class Outputs:
         for file in self.settings.reports:
             self.write("report", file, partial(self.write_report, results))
         if self.settings.json:
-            failed = not self.complete and results.exit_status == pytest.ExitCode.OK
-            final = replace(results, exit_status=int(pytest.ExitCode.TESTS_FAILED)) if failed else results
-            self.write("json", self.settings.json, lambda path: write_results(path, final))
+            self.write("json", self.settings.json, lambda path: write_results(path, results))
 
     def write(self, option: str, file: str, write: Callable[[Path], None]) -> None:
         path = file_to_write(file, self.config)
@@ -265,13 +233,9 @@ class Outputs:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_benchmark_group_stats(self, config: pytest.Config) -> Generator[None, Any, Any]:
-        """Leave our benchmarks out of pytest-benchmark's table, which measures nothing of them that ours does not show.
-
-        Unless an option of its table or of its comparison asks for it.
-        """
+        """Leave our benchmarks out of pytest-benchmark's table unless the command line asks for it: ours shows more of them."""
         groups = yield
-        given = {name: config.getoption(f"benchmark_{name}", default=None) for name in _OF_ITS_TABLE}
-        asked = any(value not in _OF_ITS_TABLE[name] for name, value in given.items())
+        asked = any(str(argument).startswith(_OF_ITS_TABLE) for argument in config.invocation_params.args)
         if asked or config.getoption("verbose", default=0) > 1:
             return groups
         others = (
@@ -297,11 +261,8 @@ class Outputs:
                 terminal.write("\n")
             for text in left_out:
                 terminal.write_line(text)
-        lines: Sequence[summary.Line] = [
-            *summary.summary_lines(self.config, self.settings, results, self.findings),
-            *self.session_lines(),
-        ]
-        summary.write_lines(terminal, lines)
+        shown_lines = summary.summary_lines(self.config, self.settings, results, self.findings)
+        summary.write_lines(terminal, [*shown_lines, *self.session_lines()])
 
 
 def _why(error: Exception) -> str:
@@ -318,22 +279,3 @@ def _make_folder(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if is_new and folder.name == ".accel":
         (folder / ".gitignore").write_text("*\n", encoding="utf-8")
-
-
-def _refuse_unwritable(option: str, path: Path) -> None:
-    try:
-        path.exists()
-    except OSError as error:
-        raise pytest.UsageError(
-            f"--accel-{option}: {clipped(path.name, 60)}: {error.strerror}. Name another file."
-        ) from None
-    nearest = nearest_folder(path.parent)
-    if path.is_dir():
-        raise pytest.UsageError(f"--accel-{option}: {path} is a folder. Name a file in it.")
-    if path.is_fifo():  # it would wait for a reader for ever
-        raise pytest.UsageError(f"--accel-{option}: {path} is a pipe. Name a file.")
-    if not is_writable_folder(nearest):
-        raise pytest.UsageError(
-            f"--accel-{option}: {path} cannot be written, {nearest} is no folder that can be written to. "
-            "Name another file."
-        )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import tempfile
-from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,21 +16,24 @@ from pytest_accel.session.case import Case
 from pytest_accel.session.results import ItemReports, case_result, environments_of
 from pytest_accel.stats.baseline_quality import auto_tolerance, baseline_quality
 from pytest_accel.stats.gate import interval
-from pytest_accel.stats.quantities import counted, noise_percent
+from pytest_accel.stats.quantities import clipped, counted, noise_percent
 from pytest_accel.stats.results import Ending, SessionResults
 from pytest_accel.stats.run import MAX_RUNS
 from pytest_accel.storage.baselines import BaselineEntry, BaselineError, BaselineStore, LedgerEntry
-from pytest_accel.storage.files import is_writable_folder, nearest_folder, replace_file
-from pytest_accel.storage.results import render
+from pytest_accel.storage.files import is_writable_folder, nearest_folder
+from pytest_accel.storage.results import render, write_results
 
 
-def refuse_unwritable(root: Path) -> None:
-    """Refuse before measuring where nothing could be written."""
-    nearest = nearest_folder(root)
-    if not is_writable_folder(nearest):
+def refuse_unwritable(option: str, path: Path) -> None:
+    """Refuse before measuring where a file could not be written."""
+    try:
+        fits = path.is_file() or not path.exists()  # a pipe would wait for a reader for ever
+        fits = fits and not path.is_relative_to("/dev") and is_writable_folder(nearest_folder(path.parent))
+    except OSError:  # its name is too long
+        fits = False
+    if not fits:
         raise pytest.UsageError(
-            f"{root}: baselines cannot be recorded there, {nearest} is no folder that can be written to. "
-            "Name another with --accel-baselines."
+            f"--accel-{option}: {clipped(str(path), 200)} cannot be written. Name a place that can be."
         )
 
 
@@ -40,11 +42,9 @@ def refuse_too_many_runs(case: Case) -> None:
     stored = len(case.entry.runs) if case.entry else 0
     if case.settings.update or not case.settings.record or stored + case.settings.record <= MAX_RUNS:
         return
-    room = MAX_RUNS - stored
-    remedy = f"Record {room} more with --accel-record={room}, or start" if room else "Start"
     raise pytest.UsageError(
         f"{case.label}: its baseline has {stored} runs, {case.settings.record} more would exceed {MAX_RUNS}. "
-        f'{remedy} anew with --accel-update --accel-reason "...", or name the benchmarks to record by their ids.'
+        'Record fewer, or start anew with --accel-update --accel-reason "...".'
     )
 
 
@@ -137,13 +137,13 @@ def _keep(case: Case, why: str, session_id: str, at: str) -> None:
         environments=environments_of([case]),
         results=(replace(case_result(case, ItemReports()), status=Ending.RECORDED, tolerance=None),),
     )
-    text, name = render(session), f"pytest-accel-unsaved-{secrets.token_hex(4)}.json"
-    path = Path(tempfile.gettempdir(), name)
-    where = f"follows, since no temporary folder has room for it:\n{text}"
-    with suppress(OSError):
-        replace_file(path, text.encode())
+    try:
+        path = Path(tempfile.gettempdir(), f"pytest-accel-unsaved-{secrets.token_hex(4)}.json")
+        write_results(path, session)
         where = f"is kept in {path}."
         if case.settings.update and not (case.problem or case.unfit):
             where += f' To store it: pytest-accel baseline accept --replace --reason "..." {path}'
+    except OSError:
+        where = f"follows, since no temporary folder has room for it:\n{render(session)}"
     measured = counted(len(case.runs), "run")
     case.problem = f"{why}\nNothing was recorded; what was measured ({measured}) {where}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from pytest_accel.stats.causes import cause_text, lost
 from pytest_accel.stats.environment import describe, describe_briefly
 from pytest_accel.stats.gate import Outcome, Verdict
 from pytest_accel.stats.metric_gates import total_slowdown
-from pytest_accel.stats.results import Ending, Status
+from pytest_accel.stats.results import Ending, ReportLine, Status
 from pytest_accel.storage.baselines import BaselineStore
 
 Phase = Literal["setup", "call", "teardown"]
@@ -163,11 +162,6 @@ def properties(case: Case) -> list[tuple[str, object]]:
     for each in case.causes():
         causes.setdefault(each.kind, []).append(cause_text(each, loss))
     found += [(f"accel.cause.{kind}", "; ".join(texts)) for kind, texts in causes.items()]
-    found += [
-        (f"accel.reference.{each.id}", f"{each.ratio:.4f}")
-        for each in case.references
-        if each.ratio is not None
-    ]
     return found
 
 
@@ -249,41 +243,29 @@ def reports_of_workers(
     return reports
 
 
-def record_warnings(item: pytest.Item, received: Iterable[Mapping[str, Any]]) -> None:
-    """Record the warnings that a worker caught, so that pytest's summary has them."""
-    for plain in received:
-        known = getattr(builtins, plain["category"], getattr(pytest, plain["category"], None))
-        category: type[Warning] = type(plain["category"], (UserWarning,), {})
-        if isinstance(known, type) and issubclass(known, Warning):
-            category = known
-        location = plain["location"]
-        item.ihook.pytest_warning_recorded.call_historic(
-            kwargs={
-                "warning_message": warnings.WarningMessage(
-                    category(plain["message"]), category, plain["filename"], plain["lineno"]
-                ),
-                "nodeid": item.nodeid,
-                "when": "runtest",
-                "location": tuple(location) if location else None,
-            }
-        )
+def warn_again(received: Iterable[Mapping[str, Any]]) -> None:
+    """Raise the warnings that a worker caught once more, so that pytest's summary has them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")  # the worker has applied the filters
+        for plain in received:
+            category = type(plain["category"], (UserWarning,), {})  # pytest shows its name
+            warnings.warn_explicit(plain["message"], category, plain["filename"], plain["lineno"])
 
 
 def _received(config: pytest.Config, plain: Mapping[str, Any]) -> pytest.TestReport:
-    """Return a report from another process; pytest and its plugins rely on tuples, which JSON does not have."""
+    """Return a report from another process."""
     report: pytest.TestReport = config.hook.pytest_report_from_serializable(config=config, data=dict(plain))
-    path, line, name = report.location
-    report.location = (path, line, name)
-    report.sections = [(title, text) for title, text in report.sections]
-    report.user_properties = [(name, value) for name, value in report.user_properties]
     longrepr: object = report.longrepr
-    if isinstance(longrepr, list):  # of a skip: path, line, reason
+    if isinstance(longrepr, list):  # of a skip: path, line, reason; JSON has no tuples
         report.longrepr = tuple(longrepr)
     return report
 
 
-def failed_report(node_id: str, path: str, text: str, status: Status, short: str) -> pytest.TestReport:
+def failed_report(
+    node_id: str, path: str, status: Status, sentence: str, notes: Iterable[str] = ()
+) -> pytest.TestReport:
     """Return a failed report of what is no item here, so that the exit status and JUnit have it too."""
+    text = "\n".join([line_text(node_id, ReportLine(text=sentence, status=status)), *notes])
     report = pytest.TestReport(
         nodeid=node_id,
         location=(path, None, node_id.partition("::")[2] or node_id),
@@ -293,5 +275,5 @@ def failed_report(node_id: str, path: str, text: str, status: Status, short: str
         when="call",
         user_properties=[("accel.verdict", status.value)],
     )
-    report.longrepr = FailureText(text, (path, 1), short)  # type: ignore[assignment]
+    report.longrepr = FailureText(text, (path, 1), sentence)  # type: ignore[assignment]
     return report

@@ -18,6 +18,7 @@ from pytest_accel.report.history import recurring
 from pytest_accel.report.verdicts import REPLACE_RUNS, fails, word
 from pytest_accel.session.case import Case
 from pytest_accel.session.worker_process import cause_of, text_of
+from pytest_accel.stats.causes import disagreement
 from pytest_accel.stats.environment import Environment
 from pytest_accel.stats.gate import LOSSES, Outcome, Verdict, interval
 from pytest_accel.stats.metric_gates import PlatformShift
@@ -33,7 +34,6 @@ _REVISION_VARIABLES = ("GITHUB_SHA", "CI_COMMIT_SHA")
 @dataclass(slots=True, kw_only=True)
 class ItemReports:
     failed: bool = False
-    broken: bool = False  # failed before its teardown
     skipped: bool = False
     text: str = ""
     traceback: tuple[str, ...] = ()
@@ -42,12 +42,11 @@ class ItemReports:
     def add(self, report: pytest.TestReport) -> None:
         self.duration_s += report.duration
         if report.failed:
-            first = not self.failed
-            self.failed, self.broken = True, self.broken or report.when != "teardown"
-            if first:
+            if not self.failed:
                 self.text = cause_of(report)
                 shown = report.longreprtext.splitlines()[-_TRACEBACK_LINES:]
                 self.traceback = tuple(line for line in shown if line != self.text)
+            self.failed = True
         elif report.skipped and not self.failed:
             expected: str | None = getattr(report, "wasxfail", None)
             self.skipped = True
@@ -80,8 +79,7 @@ def lines_of(case: Case) -> list[ReportLine]:
 
 def _notes(case: Case) -> Iterator[str]:
     """Yield sentences on how a case was measured, judged and recorded; they change no outcome."""
-    for each in case.replaced:
-        yield f"a disturbed run was replaced: {each.invalid}"
+    yield from (f"a disturbed run was replaced: {each.invalid}" for each in case.replaced)
     if not case.measurements:
         return
     now = case.latest
@@ -100,12 +98,12 @@ def _notes(case: Case) -> Iterator[str]:
     if often := recurring(case.slow_sessions):
         yield often
     if case.scaling and case.scaling.superlinear:
-        few, speedup = case.scaling.against, case.scaling.speedup
-        yield (
-            f"{speedup:.2f} times the throughput of {few} on {speedup / case.scaling.efficiency:g} times its devices. "
-            f"Is the baseline of {few} of an older environment, or do the ranks do less work than it did?"
-        )
-    yield from case.notes
+        yield f"faster per device than {case.scaling.against}: is the baseline of {case.scaling.against} an older one?"
+    yield from (note for each in case.measurements for note in each.notes)
+    if case.entry and case.entry.anchor and not case.anchor_runs():
+        yield "its anchor is of another machine and was not compared; `pytest-accel baseline edit --anchor set --reason` sets one of this machine"
+    if (moved := case.moved_kernels()) and (reason := disagreement(moved)):
+        yield reason
     if case.verdict and case.settings.tolerance == "auto" and case.entry and case.entry.tolerance is None:
         yield (
             f"tolerance auto: no tolerance is stored, so that {percent(case.policy.tolerance)} was tolerated. "
@@ -199,7 +197,7 @@ def _status(case: Case, reported: ItemReports) -> Status:
     """Return the verdict of a case; where it has none, how it ended."""
     if case.recorded:
         return Ending.RECORDED
-    if case.problem or (reported.broken and not failures(case)):
+    if case.problem or (reported.failed and not failures(case)):
         return Ending.FAILED
     if case.status is not None:
         return case.status
@@ -208,13 +206,10 @@ def _status(case: Case, reported: ItemReports) -> Status:
 
 def _explained(case: Case, reported: ItemReports) -> tuple[list[ReportLine], tuple[str, ...]]:
     """Return the lines of a case, and the traceback of a failure that is no verdict."""
-    if case.problem or (reported.broken and not (failures(case) or case.unmet)):
+    if case.problem or (reported.failed and not (failures(case) or case.unmet)):
         first, *rest = (case.problem or reported.text).splitlines() or [""]
         return [ReportLine(text=first, status=Ending.FAILED)], tuple(rest) or reported.traceback
     lines = lines_of(case)
-    if reported.failed and not reported.broken:
-        torn = ReportLine(text=f"torn down: {reported.text}", status=Ending.FAILED)
-        return [torn, *lines], reported.traceback
     if not lines and reported.text:
         lines = [ReportLine(text=reported.text, status=_status(case, reported))]
     return lines, ()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -12,9 +11,10 @@ import pytest
 
 from pytest_accel.markers import CATALOGUE, is_benchmark, wanted_platforms
 from pytest_accel.measure.rounds import SynchronizingTimer
-from pytest_accel.options import LAUNCHER_VARIABLES, SETTINGS
+from pytest_accel.options import SETTINGS
 from pytest_accel.platforms.catalogue import Catalogue, PlatformName
 from pytest_accel.platforms.machine import Machine, detect
+from pytest_accel.session.launcher import whole_machine
 from pytest_accel.stats.run import node_id_of
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 SELECTION = pytest.StashKey["PlatformSelection"]()
 TIMER = pytest.StashKey[SynchronizingTimer]()
-_WHEEL_SUITES = Path(__file__).parents[1] / "suites"
 # Options that leave items out on purpose: under any of them nothing can be said to have vanished.
 _NARROWING_OPTIONS = ("keyword", "lf", "ignore", "ignore_glob", "deselect", "stepwise")
 
@@ -39,12 +38,7 @@ class PlatformSelection:
 
     @cached_property
     def machine(self) -> Machine:
-        own = detect(self.catalogue)
-        if not is_launched():
-            return own
-        from pytest_accel.session.launcher import whole_machine
-
-        return whole_machine(self.config, own, self.catalogue)
+        return whole_machine(self.config, detect(self.catalogue), self.catalogue)
 
     @cached_property
     def wanted(self) -> set[PlatformName]:
@@ -76,17 +70,12 @@ class PlatformSelection:
         benchmark = is_benchmark(item)
         if not benchmark and not platforms_of(item, self.catalogue):
             return
-        if benchmark and is_xdist_worker(self.config):
+        if benchmark and hasattr(self.config, "workerinput"):
             pytest.fail(
                 "pytest-accel does not measure under xdist: workers side by side would slow each other. "
                 "Run benchmarks with -n 0.",
                 pytrace=False,
             )
-        if benchmark and is_launched():
-            from pytest_accel.session.launcher import launcher_refusal
-
-            if refusal := launcher_refusal(self.config):
-                pytest.fail(refusal, pytrace=False)
         if self.choose(item) is None:
             missing = self.machine.missing(self._candidates(item), self.catalogue)
             if benchmark or self.settings.require:
@@ -101,7 +90,12 @@ def select_platforms(config: pytest.Config, items: Iterable[pytest.Item]) -> Pla
     """Start the selection, of a session or of a worker, once benchmarks were collected."""
     selection = config.stash[SELECTION] = PlatformSelection(config)
     for item in filter(is_benchmark, items):
-        set_timer(item)
+        # pytest-benchmark times it by a clock that waits for the device. A mark is the public way; only the closest one counts,
+        # so that the user's own values are kept in it.
+        marked = item.get_closest_marker("benchmark")
+        timer = item.stash[TIMER] = SynchronizingTimer()
+        options = {**(marked.kwargs if marked else {}), "timer": timer}
+        item.add_marker(pytest.mark.benchmark(**options), append=False)
     config.pluginmanager.register(selection, "accel-selection")
     return selection
 
@@ -110,42 +104,6 @@ def platforms_of(item: pytest.Item, catalogue: Catalogue) -> list[PlatformName]:
     """Return the platforms that an item is marked with, each once."""
     names = (catalogue.find(mark.name) for mark in item.iter_markers())
     return list(dict.fromkeys(name for name in names if name is not None))
-
-
-def set_timer(item: pytest.Item) -> None:
-    """Have pytest-benchmark time this item by a clock that waits for the device.
-
-    Its mark is the public way; only the closest one counts, so the user's own values are kept in it.
-    """
-    marked = item.get_closest_marker("benchmark")
-    timer = item.stash[TIMER] = SynchronizingTimer()
-    options = {**(marked.kwargs if marked else {}), "timer": timer}
-    item.add_marker(pytest.mark.benchmark(**options), append=False)
-
-
-def is_launched() -> bool:
-    """Whether torchrun or srun may have started this process; workers of one device need none of that code."""
-    return bool(LAUNCHER_VARIABLES & os.environ.keys())
-
-
-def is_xdist_worker(config: pytest.Config) -> bool:
-    return hasattr(config, "workerinput")
-
-
-def refuse_shared_ids(benchmarks: Iterable[pytest.Item], root: Path) -> None:
-    """Refuse node ids that name two benchmarks, or files outside the root directory."""
-    seen: set[str] = set()
-    for item in benchmarks:
-        if item.nodeid in seen:
-            raise pytest.UsageError(
-                f"two benchmarks have the id {item.nodeid}: a baseline cannot tell them apart."
-            )
-        if not item.path.is_relative_to(root) and not item.path.is_relative_to(_WHEEL_SUITES):
-            raise pytest.UsageError(
-                f"{item.path} lies outside the root directory {root}, from which baselines name their benchmarks. "
-                "Choose another with --rootdir."
-            )
-        seen.add(item.nodeid)
 
 
 # --- benchmarks that vanished ---------------------------------------------------------------------

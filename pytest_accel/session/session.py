@@ -8,10 +8,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cache
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,12 +20,12 @@ from pytest_accel.markers import DEVICE_FIXTURE, GROUP_FIXTURE, is_benchmark, ta
 from pytest_accel.measure.locks import LockedError
 from pytest_accel.options import SETTINGS, baselines_root, data_root, history_file, settings_of
 from pytest_accel.report.history import SLOW_BEFORE, SLOW_OF
-from pytest_accel.report.terminal import line_text, vanished_text
-from pytest_accel.report.verdicts import VERDICTS, fails, is_resolved, word
-from pytest_accel.session.accel import CALL_MEASURE, MEASUREMENT, MEASURING_OFF, SESSION_ID
+from pytest_accel.report.terminal import vanished_text
+from pytest_accel.report.verdicts import VERDICTS, fails, is_resolved
+from pytest_accel.session.accel import MEASURED_NOTHING, MEASUREMENT, SESSION_ID
 from pytest_accel.session.case import Case
 from pytest_accel.session.device import UNFIT, hold_devices, live_progress
-from pytest_accel.session.launcher import launcher_refusal
+from pytest_accel.session.launcher import refuse_launched
 from pytest_accel.session.recording import refuse_too_many_runs, refuse_unwritable
 from pytest_accel.session.references import References, with_scaling
 from pytest_accel.session.repeats import Repeats
@@ -35,15 +34,13 @@ from pytest_accel.session.reports import (
     does_not_fit_report,
     fail,
     failed_report,
-    record_warnings,
     reports_of_workers,
+    warn_again,
 )
 from pytest_accel.session.selection import (
     PlatformSelection,
     find_vanished,
-    is_xdist_worker,
     platforms_of,
-    refuse_shared_ids,
 )
 from pytest_accel.session.summary import Line, unmet_lines, write_lines
 from pytest_accel.session.worker_process import ItemResult, is_strict_xpass, without_traces
@@ -52,7 +49,7 @@ from pytest_accel.stats.baseline_quality import platform_prior
 from pytest_accel.stats.gate import Outcome
 from pytest_accel.stats.measurement import Measurement
 from pytest_accel.stats.quantities import counted
-from pytest_accel.stats.results import ReportLine, Status
+from pytest_accel.stats.results import Status
 from pytest_accel.stats.run import suite_of
 from pytest_accel.storage.baselines import BaselineError, BaselineStore, runs_of_platform
 
@@ -62,33 +59,19 @@ if TYPE_CHECKING:  # SQLite is loaded only where it is needed
 _SESSIONS = SLOW_OF + SLOW_BEFORE - 1  # of the history, beside this one
 _SAME_INTERRUPT_S = 5.0  # to end workers, and for pytest to format and report an interrupt
 _HISTORY_WAIT_S = 0.1  # for a writer: what the history adds is not worth more
-# Options that need pytest's own process: a worker has neither its terminal nor its input.
-DEBUGGING_OPTIONS = ("usepdb", "trace", "setupshow", "setuponly", "setupplan")
-NOTHING_MEASURED = "--accel-require: this session measured nothing; a gate that measured nothing is not green"
 
 
 def register_session(
     config: pytest.Config, items: list[pytest.Item], selection: PlatformSelection
 ) -> BenchmarkSession:
     if any(map(is_benchmark, items)):
-        _refuse_switched_off(config)
+        if not config.pluginmanager.has_plugin("benchmark"):
+            raise pytest.UsageError("benchmarks are timed by pytest-benchmark: leave out -p no:benchmark.")
         data_root(config.stash[SETTINGS], config)  # refuses a folder that does not exist
     config.stash[SESSION_ID] = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
     session = BenchmarkSession(config, items, selection)
     config.pluginmanager.register(session, "accel-session")
     return session
-
-
-def _refuse_switched_off(config: pytest.Config) -> None:
-    """Refuse to run benchmarks without pytest-benchmark, or to record with its timing switched off."""
-    if not config.pluginmanager.has_plugin("benchmark"):
-        raise pytest.UsageError("benchmarks are timed by pytest-benchmark: leave out -p no:benchmark.")
-    for option in ("--benchmark-disable", "--benchmark-skip"):
-        off = config.getoption(option.removeprefix("--").replace("-", "_"), default=False)
-        if off and config.stash[SETTINGS].record:
-            raise pytest.UsageError(
-                f"{option} switches off what --accel-record records: leave one of them out."
-            )
 
 
 @contextmanager
@@ -151,21 +134,19 @@ class BenchmarkSession:
         # pytest has no hook for its last line.
         if build := getattr(terminal, "build_summary_stats_line", None):
             terminal.build_summary_stats_line = lambda: self.last_line(terminal.stats, *build())
-        # In this process only for debugging.
-        debugging = any(config.getoption(name, default=False) for name in DEBUGGING_OPTIONS)
+        # They need pytest's own process: a worker has neither its terminal nor its input.
+        debugging = any(config.getoption(name, default=False) for name in ("usepdb", "trace"))
         self.in_process = settings.in_process or debugging
 
     # --- collecting -----------------------------------------------------------------------------
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Find the cases and read their baselines: a bad file is reported before anything is measured."""
-        if is_xdist_worker(self.config):
-            return
         benchmarks = list(filter(is_benchmark, session.items))
-        refuse_shared_ids(benchmarks, self.config.rootpath)
         if self.settings.record:
-            refuse_unwritable(self.store.root)
+            refuse_unwritable("baselines", self.store.root / "platform" / "suite.json")
         if benchmarks:
+            refuse_launched(self.config)
             self.references.refuse_unknown_platforms(self.selection.catalogue)
         read = cache(self.store.read)  # many benchmarks share a file
         prior = cache(lambda disk_name: platform_prior(runs_of_platform(self.store, disk_name)))
@@ -200,12 +181,13 @@ class BenchmarkSession:
             self.workers.close()  # they would hold memory of the device
         if shape is None and case is None:
             return None
-        with case.timing_devices() if case is not None else nullcontext():
-            if shape is not None:
-                reports = self.run_in_workers(item, shape, nextitem)
-            else:
-                reports = self.run_here(item, nextitem)
+        start_s = time.monotonic()
+        if shape is not None:
+            reports = self.run_in_workers(item, shape, nextitem)
+        else:
+            reports = self.run_here(item, nextitem)
         if case is not None:
+            case.device_time_s += time.monotonic() - start_s
             self.conclude(case, reports)
         if case is not None and case.undecided:
             case.pending_reports = reports
@@ -217,7 +199,7 @@ class BenchmarkSession:
     def shape_of(self, item: pytest.Item) -> WorkerShape | None:
         """Return the shape of the workers that run an item; None where it runs in this process."""
         is_case = item.nodeid in self.cases
-        if not is_case and (is_xdist_worker(self.config) or not takes(item, GROUP_FIXTURE)):
+        if not is_case and not takes(item, GROUP_FIXTURE):
             return None
         platform = self.selection.choose(item)
         if platform is None:
@@ -240,31 +222,20 @@ class BenchmarkSession:
     ) -> list[pytest.TestReport]:
         """Run an item on every rank; return its reports, and keep its measurement as if it had been made here."""
         start_s = time.monotonic()
-        if refusal := launcher_refusal(self.config):
-            found = ItemResult.failed(refusal)
-        else:
-            same = nextitem if nextitem is not None and self.shape_of(nextitem) == shape else None
-            with live_progress(self.config, item.name, left_s=self.left_s) as progress:
-                settings = settings_of(item)
-                found = self.workers.run(item, shape.platform, settings, progress, fresh=False, nextitem=same)
-        record_warnings(item, found.warnings)
+        same = nextitem if nextitem is not None and self.shape_of(nextitem) == shape else None
+        with live_progress(self.config, item.name) as progress:
+            settings = settings_of(item)
+            found = self.workers.run(item, shape.platform, settings, progress, fresh=False, nextitem=same)
+        warn_again(found.warnings)
         reports = reports_of_workers(item, found, nextitem, seconds=time.monotonic() - start_s)
         case = self.cases.get(item.nodeid)
         if found.unfit is not None:
             item.stash[UNFIT] = found.unfit
-        if found.measuring_off:
-            item.stash[MEASURING_OFF] = True
         if case is not None and found.measurement is not None:
             measured = item.stash[MEASUREMENT] = self.with_scaling(case, found.measurement)
-            add_to_pytest_benchmark(item, case.platform, measured, found)
+            add_to_pytest_benchmark(item, case.platform, measured)
         self.show_uncaptured(reports)
         return reports
-
-    @property
-    def left_s(self) -> float | None:
-        """What is left of the session, without repeats; None before the first benchmark has ended."""
-        ended = [case.device_time_s for case in self.cases.values() if case.device_time_s]
-        return (len(self.cases) - len(ended)) * fmean(ended) if ended else None
 
     def with_scaling(self, case: Case, measured: Measurement) -> Measurement:
         return with_scaling(case, measured, self.store, self.selection.machine)
@@ -298,13 +269,8 @@ class BenchmarkSession:
             case.judge()
             if not case.undecided:
                 self.finisher.apply(case, call)
-        elif not case.item.stash.get(MEASURING_OFF, False):
-            fail(
-                call,
-                f"{case.label} takes `accel` but measured nothing: {CALL_MEASURE}, "
-                "or take accel_device where only the device is needed",
-                case.item,
-            )
+        elif not self.config.getoption("benchmark_disable", default=False):
+            fail(call, f"{case.label}: {MEASURED_NOTHING}", case.item)
 
     def past_of(self, case: Case) -> tuple[Point, ...]:
         """Return the newest sessions of a benchmark; none where the history cannot be read, which its writer reports."""
@@ -346,11 +312,9 @@ class BenchmarkSession:
         self.vanished = find_vanished(self.config, self.store, machine, satisfied, self.collected)
         if self.settings.vanished == "fail":
             arguments = [*map(str, self.config.invocation_params.args)]
-            short = f"{word(Outcome.VANISHED)}: in the baseline, and not found"
             for node_id in self.vanished:
-                line = ReportLine(text=vanished_text(node_id, arguments), status=Outcome.VANISHED)
-                path, text = node_id.partition("::")[0], line_text(node_id, line)
-                report = failed_report(node_id, path, text, Outcome.VANISHED, short)
+                text = vanished_text(node_id, arguments)
+                report = failed_report(node_id, node_id.partition("::")[0], Outcome.VANISHED, text)
                 self.config.hook.pytest_runtest_logreport(report=report)
 
     # --- reporting ------------------------------------------------------------------------------
@@ -420,7 +384,8 @@ class BenchmarkSession:
     @pytest.hookimpl(trylast=True)  # below the table of pytest-benchmark
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self.measured_nothing:
-            write_lines(terminalreporter, [(NOTHING_MEASURED, {"red": True, "bold": True})])
+            text = "--accel-require: this session measured nothing; a gate that measured nothing is not green"
+            write_lines(terminalreporter, [(text, {"red": True, "bold": True})])
         measured = any(case.measurements for case in self.cases.values())
         if self.settings.require or not measured:
             markup = {"red": True} if self.settings.require else {"yellow": True}

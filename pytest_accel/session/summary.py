@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
-import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -19,7 +17,7 @@ from pytest_accel.options import Settings, baselines_root
 from pytest_accel.platforms.catalogue import PlatformName
 from pytest_accel.report.columns import all_synthetic
 from pytest_accel.report.terminal import fitted, line_text, note
-from pytest_accel.report.verdicts import REPLACE, VERDICTS, doctor_line, is_too_noisy, naming, rerun
+from pytest_accel.report.verdicts import VERDICTS, doctor_line, is_too_noisy, naming, rerun
 from pytest_accel.session.case import Case
 from pytest_accel.session.launcher import LAUNCHER_RANKS
 from pytest_accel.session.references import reference_line
@@ -38,7 +36,6 @@ _EXPLAINED = {
 }
 _OF_NOISE = ("devices", "cpu", "memory", "load")  # groups of doctor's findings that explain it
 _MOST_REQUIREMENTS = 5
-_MOST_PLATFORMS = 5
 Line = tuple[str, Mapping[str, bool]]  # with its markup
 _YELLOW = {"yellow": True}
 
@@ -158,21 +155,12 @@ def _reference_lines(settings: Settings, measured: Sequence[Result]) -> Iterator
 
 def _recorded_lines(config: pytest.Config, settings: Settings, measured: Sequence[Result]) -> Iterator[Line]:
     root = os.path.relpath(baselines_root(settings, config.rootpath), config.invocation_params.dir)
-    commit = not root.startswith(".accel/")
     recorded = [result for result in measured if result.status is Ending.RECORDED]
-    noisy = [result for result in recorded if is_too_noisy(result)]
-    bad = {f"{root}/{each.disk_name}/{each.suite}.json" for each in noisy}
-    if good := sorted({f"{root}/{each.disk_name}/{each.suite}.json" for each in recorded} - bad):
+    if files := sorted({f"{root}/{each.disk_name}/{each.suite}.json" for each in recorded}):
         named = "" if settings.baselines == Settings().baselines else f" --baselines {shlex.quote(root)}"
-        also = ", and commit it" if commit else ""
-        yield f"Recorded in {', '.join(good)}: look at it (pytest-accel baseline show{named}){also}.", {}
-    if bad:
-        not_yet = "do not commit it, " if commit else ""
-        text = (
-            f"Recorded in {', '.join(sorted(bad))}: {not_yet}{counted(len(noisy), 'benchmark')} too noisy. "
-            "Quieten the machine (pytest-accel doctor), and replace the noisy runs"
-        )
-        yield from _command_lines(config, text, noisy, measured, REPLACE)
+        noisy = sum(map(is_too_noisy, recorded))
+        then = f"do not commit it yet, {counted(noisy, 'benchmark')} too noisy" if noisy else "and commit it"
+        yield f"Recorded in {', '.join(files)}: look at it (pytest-accel baseline show{named}), {then}.", {}
 
 
 def unmet_lines(unmet: Iterable[str], *, measured: bool) -> Iterator[str]:
@@ -193,73 +181,37 @@ def _remedy_lines(config: pytest.Config, settings: Settings, measured: Sequence[
     if not missing:
         return
     platforms = ", ".join(sorted({result.disk_name for result in missing}))
-    elsewhere = _other_folders(settings, config.rootpath, missing)
-    first = f"No baseline on {platforms} for {len(missing)} of {len(measured)} benchmarks.{elsewhere}"
-    yield from _command_lines(config, f"{first} Record one", missing, measured, "--accel-record")
-
-
-def _command_lines(
-    config: pytest.Config, text: str, results: Sequence[Result], measured: Sequence[Result], options: str
-) -> Iterator[Line]:
+    root = baselines_root(settings, config.rootpath)
+    text = (
+        f"No baseline on {platforms} for {len(missing)} of {len(measured)} benchmarks in {root}. Record one"
+    )
     if LAUNCHER_RANKS in config.stash:  # the launcher's command is not known here
-        yield f"{text} by adding {options} to pytest's arguments.", {}
+        yield f"{text} by adding --accel-record to pytest's arguments.", {}
         return
     yield f"{text} with:", {}
-    yield f"    {_command(config, results, measured)} {options}", {"bold": True}
-
-
-def _other_folders(settings: Settings, rootpath: Path, missing: Sequence[Result]) -> str:
-    """Return a sentence that names the folder or its platforms, where it has nothing of this one."""
-    root = baselines_root(settings, rootpath)
-    if not root.is_dir():
-        named = settings.baselines != Settings().baselines
-        return f" There is no folder {root}." if named else ""
-    there = BaselineStore(root).platforms()
-    if not there or any(result.disk_name in there for result in missing):
-        return ""
-    more = f" and {len(there) - _MOST_PLATFORMS} more" if len(there) > _MOST_PLATFORMS else ""
-    return f" {root.name} has those of {', '.join(there[:_MOST_PLATFORMS])}{more}."
+    yield f"    {_command(config, missing, measured)} --accel-record", {"bold": True}
 
 
 def _command(config: pytest.Config, results: Sequence[Result], measured: Sequence[Result]) -> str:
-    """Return the command of the page and the proposal, for this pytest and the folder that it was called in."""
+    """Return the command of the page and the proposal, for the folder that pytest was called in."""
     command = safe_arguments(list(map(str, config.invocation_params.args)))
 
     def here(result: Result) -> Result:
-        is_of_wheel = naming([result.benchmark], command) != [result.benchmark]
-        return result if is_of_wheel else replace(result, benchmark=from_here(config, result.benchmark))
+        if naming([result.benchmark], command) != [result.benchmark]:  # of the wheel's suites
+            return result
+        path, separator, name = result.benchmark.partition("::")
+        path = os.path.relpath(config.rootpath / path, config.invocation_params.dir)
+        return replace(result, benchmark=path + separator + name)
 
-    again = rerun([*map(here, results)], command, [*map(here, measured)])
-    return f"{shlex.join(pytest_command())}{again.removeprefix('pytest')}"
-
-
-def from_here(config: pytest.Config, node_id: str) -> str:
-    """Return a node id relative to the folder that pytest is called in."""
-    path, separator, name = node_id.partition("::")
-    return os.path.relpath(config.rootpath / path, config.invocation_params.dir) + separator + name
-
-
-def pytest_command() -> list[str]:
-    """Return the command of this pytest: the one on the path, else by its interpreter."""
-    on_path = shutil.which("pytest")
-    if on_path is not None and Path(on_path).parent == Path(sys.executable).parent:
-        return ["pytest"]
-    beside = os.path.relpath(sys.executable)
-    return [sys.executable if beside.startswith("..") else beside, "-m", "pytest"]
+    return rerun([*map(here, results)], command, [*map(here, measured)])
 
 
 # --- process groups -----------------------------------------------------------------
 
 
-def device_check_lines(checks: Mapping[tuple[PlatformName, str], DeviceCheck]) -> list[Line]:
-    """Return what process groups measured before their first benchmark: joint rates, and slow devices once each."""
-    stragglers: dict[tuple[str, int, str], str] = {}  # by host, rank and kind; the newest line
-    joint: dict[PlatformName, str] = {}
-    for (platform, _), check in checks.items():
+def device_check_lines(checks: Mapping[PlatformName, DeviceCheck]) -> Iterator[Line]:
+    """Yield what process groups measured before their first benchmark: joint rates, and slow devices."""
+    for platform, check in checks.items():
+        yield f"{platform}: {check.all_reduces}", {}
         for found in find_stragglers(check.readings):
-            stragglers[found.reading.host, found.reading.rank, found.reading.kind] = found.line()
-        joint[platform] = check.all_reduces
-    return [
-        *((f"{platform}: {line}", {}) for platform, line in joint.items()),
-        *((note("", line), _YELLOW) for line in stragglers.values()),
-    ]
+            yield note("", found.line()), _YELLOW

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import platform as host
 import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
@@ -22,7 +23,7 @@ from pytest_accel.markers import is_benchmark
 from pytest_accel.measure.rounds import ALONE, Ranks
 from pytest_accel.options import Settings
 from pytest_accel.platforms.environment import torch_facts
-from pytest_accel.session.accel import CALL_MEASURE, MEASUREMENT, MEASURING_OFF, PROFILE_ABOVE_S, SESSION_ID
+from pytest_accel.session.accel import MEASURED_NOTHING, MEASUREMENT, PROFILE_ABOVE_S, SESSION_ID
 from pytest_accel.session.device import RANK_END, UNFIT, Unfit, bind_worker, fail_plainly, open_device
 from pytest_accel.session.selection import SELECTION
 from pytest_accel.stats.measurement import Measurement
@@ -45,17 +46,13 @@ class ItemResult:
     text: str = ""
     cause: str = ""  # the same in one line
     when: str = ""  # the first phase that did not pass
-    xfailed: bool = False
     printed: str = ""  # by an item that failed; a group that did not complete shows it
     reports: tuple[Mapping[str, Any], ...] = ()
     measurement: Measurement | None = None
-    measuring_off: bool = False
     unfit: Unfit | None = None  # it did not fit in the memory of a rank's device
-    extra_info: Mapping[str, Any] = field(default_factory=dict)  # of pytest-benchmark's JSON
     device_check: DeviceCheck | None = None  # of the process group, before its first measurement
     warnings: tuple[Mapping[str, Any], ...] = ()
     left_settings: bool = False  # its test changed settings of torch, and the next one would run with them
-    stop: Mapping[str, Any] | None = None  # reason and status, where the item ended the session
     # Of the session:
     sections: Sequence[tuple[str, str]] = ()  # which rank the reports are of, and the output of the others
     reusable: bool = False  # whether the workers can run another item: no collective is half done
@@ -92,7 +89,6 @@ class WorkerProcess:
         self._end = config.stash[RANK_END]
         self._items = {item.nodeid: item for item in items}  # all of them, before -m and -k deselect some
         self._reports: list[pytest.TestReport] = []
-        self._extra_info: dict[str, Any] = {}
         self._warnings: list[dict[str, Any]] = []
         self._at_start: Mapping[str, str] = {}  # settings of torch before the first item
         self._set_up: Mapping[str, str] = {}  # settings of torch when the fixtures of an item were made
@@ -102,7 +98,9 @@ class WorkerProcess:
         self._config.option.verbose = self._config.stash[_VERBOSITY]
         self._at_start = torch_facts()
         for order in self._end.orders():
-            self._end.answer(_plain(encode(self._run(order))))
+            # A test may leave anything in its properties, and half a surrogate pair in a text.
+            plain = json.dumps(encode(self._run(order)), default=str, skipkeys=True, ensure_ascii=False)
+            self._end.answer(json.loads(plain.encode(errors="replace")))
         return True
 
     @pytest.hookimpl(tryfirst=True)
@@ -114,9 +112,7 @@ class WorkerProcess:
         if report.failed:
             sys.stderr.write(f"{report.longreprtext}\n")
 
-    def pytest_warning_recorded(
-        self, warning_message: warnings.WarningMessage, when: str, location: tuple[str, int, str] | None
-    ) -> None:
+    def pytest_warning_recorded(self, warning_message: warnings.WarningMessage, when: str) -> None:
         """Keep the warnings of an item for the summary of the session."""
         if when == "runtest":
             self._warnings.append(
@@ -125,19 +121,12 @@ class WorkerProcess:
                     "message": str(warning_message.message),
                     "filename": warning_message.filename,
                     "lineno": warning_message.lineno,
-                    "location": location,
                 }
             )
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_call(self) -> None:
         self._set_up = torch_facts()
-
-    def pytest_runtest_teardown(self, item: pytest.Item) -> None:
-        """Keep what the fixtures hold, before they are torn down."""
-        benchmark = getattr(item, "funcargs", {}).get("benchmark")
-        if benchmark is not None:
-            self._extra_info = {key: value for key, value in benchmark.extra_info.items() if key != "accel"}
 
     def _run(self, order: Order) -> ItemResult:
         item, selection = self._items.get(order.node_id), self._config.stash[SELECTION]
@@ -149,16 +138,10 @@ class WorkerProcess:
         if not selection.ordered:
             bind_worker(self._config, selection.catalogue.parse(order.platform))
         selection.ordered = order.platform
-        self._extra_info, self._warnings = {}, []
+        self._warnings = []
         before = self._set_up = torch_facts()
-        try:
-            # Through the hook: wrappers of other plugins apply warning filters and explain assertions.
-            item.ihook.pytest_runtest_protocol(item=item, nextitem=self._items.get(order.next_node_id))
-        except pytest.exit.Exception as error:
-            stop = {"reason": str(error), "returncode": error.returncode}
-            return ItemResult.failed("pytest.exit", stop=stop)
-        except KeyboardInterrupt:
-            return ItemResult.failed("KeyboardInterrupt", stop={})
+        # Through the hook: wrappers of other plugins apply warning filters and explain assertions.
+        item.ihook.pytest_runtest_protocol(item=item, nextitem=self._items.get(order.next_node_id))
         for report in self._reports:
             # Of long output the end matters most.
             report.sections = [
@@ -170,9 +153,7 @@ class WorkerProcess:
             **self._outcome(item),
             reports=tuple(serialize(config=self._config, report=report) for report in self._reports),
             measurement=item.stash.get(MEASUREMENT, None),
-            measuring_off=item.stash.get(MEASURING_OFF, False),
             unfit=item.stash.get(UNFIT, None),
-            extra_info=self._extra_info,
             device_check=self._config.stash.get(DEVICE_CHECK, None),
             warnings=tuple(self._warnings),
             # What a fixture of the session set for this item is meant for the next ones too; one of a module sets it back.
@@ -186,7 +167,6 @@ class WorkerProcess:
                 return {
                     "outcome": report.outcome,
                     "when": report.when,
-                    "xfailed": hasattr(report, "wasxfail"),
                     "text": text_of(report),
                     "cause": cause_of(report),
                     # The last report has the sections of those before it.
@@ -195,10 +175,9 @@ class WorkerProcess:
                     ),
                 }
         called = any(report.when == "call" for report in self._reports)  # not under --setup-only
-        is_done = MEASUREMENT in item.stash or MEASURING_OFF in item.stash
+        is_done = MEASUREMENT in item.stash or self._config.getoption("benchmark_disable", default=False)
         if called and is_benchmark(item) and not is_done:
-            cause = f"it measured nothing: {CALL_MEASURE}"
-            return {"outcome": "failed", "text": cause, "cause": cause}
+            return {"outcome": "failed", "text": MEASURED_NOTHING, "cause": MEASURED_NOTHING}
         return {"outcome": "passed"}
 
 
@@ -219,17 +198,6 @@ def without_traces(sections: Sequence[tuple[str, str]]) -> list[tuple[str, str]]
         for title, text in sections
     ]
     return [(title, text) for title, text in kept if text]
-
-
-def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever a test left in its properties
-    """Return a value as JSON can hold it."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    if value is None or isinstance(value, int | float | bool):
-        return value
-    return str(value).encode(errors="backslashreplace").decode()  # half a surrogate pair is no text
 
 
 def text_of(report: pytest.TestReport) -> str:

@@ -52,8 +52,7 @@ class Workers:
         self._config = config
         self._group: WorkerGroup | None = None
         self._shape: WorkerShape | None = None
-        # By platform and id of the process group.
-        self.device_checks: dict[tuple[PlatformName, str], DeviceCheck] = {}
+        self.device_checks: dict[PlatformName, DeviceCheck] = {}  # of the newest process group
 
     def run(
         self,
@@ -95,11 +94,8 @@ class Workers:
             self.close()
             raise
         found = merge_answers(answer)
-        if found.stop is not None:  # as if the item had ended the session in this process
-            self.close()
-            raise pytest.exit.Exception(**found.stop) if found.stop else KeyboardInterrupt
         if found.device_check:
-            self.device_checks[platform, self._group.id] = found.device_check
+            self.device_checks[platform] = found.device_check
         if fresh or found.left_settings or not found.reusable:
             self.close()
         return found
@@ -136,8 +132,6 @@ def merge_answers(answer: GroupAnswer) -> ItemResult:
         found = {each.rank: decode(ItemResult, each.payload) for each in answered}
     except FormatError as error:
         return ItemResult.failed(f"a rank answered with something else than a result: {error}")
-    if stopping := [each for each in found.values() if each.stop is not None]:
-        return stopping[0]
     if unfit := _unfit(answer, found):
         return unfit
     if not answer.complete:
@@ -150,25 +144,19 @@ def _merged(found: Mapping[int, ItemResult], culprit: int | None) -> ItemResult:
     if failing:
         failing.sort(key=lambda rank: rank != culprit)  # the first in time is the one to read
         return _failed_on(failing, found)
-    if expected := [each for each in found.values() if each.xfailed]:  # on some ranks at least
-        return _alone(expected[0], len(found))
     skipping = [rank for rank, each in found.items() if each.outcome == "skipped"]
     if skipping and len(skipping) < len(found):
         return ItemResult.failed(
             f"rank {skipping[0]} of {len(found)} skipped ({found[skipping[0]].cause}) and others did not: "
             "the same test must do the same on every rank"
         )
-    first = _alone(found[0], len(found))
-    if skipping and not first.reusable:  # left by the same file and line, no rank waits for another
-        places = [[report.get("longrepr") for report in each.reports] for each in found.values()]
-        first = replace(first, reusable=all(place == places[0] for place in places))
-    return first
+    return _alone(found[0], len(found))
 
 
 def _unfit(answer: GroupAnswer, found: Mapping[int, ItemResult]) -> ItemResult | None:
     """Return the result where memory did not suffice on any rank; the others may have waited in a collective.
 
-    A rank that failed or died otherwise comes before. Where no rank had built anything, none is in a collective.
+    A rank that failed or died otherwise comes before.
     """
     skipped = {rank: each for rank, each in found.items() if each.outcome == "skipped"}
     failed = answer.culprit is not None and answer.culprit not in skipped
@@ -176,11 +164,9 @@ def _unfit(answer: GroupAnswer, found: Mapping[int, ItemResult]) -> ItemResult |
     if failed or not unfits:
         return None
     rank, unfit = next(iter(unfits.items()))
-    on_all = len(unfits) == len(answer.ranks)
-    if not on_all:
+    if len(unfits) < len(answer.ranks):
         unfit = replace(unfit, text=f"rank {rank} of {len(answer.ranks)}: {unfit.text}")
-    reusable = on_all and all(each.nothing_built for each in unfits.values())
-    return replace(found[rank], unfit=unfit, reusable=reusable)
+    return replace(found[rank], unfit=unfit)
 
 
 def _alone(found: ItemResult, size: int) -> ItemResult:
@@ -216,9 +202,7 @@ def _failed_on(failing: Sequence[int], found: Mapping[int, ItemResult]) -> ItemR
 # --- pytest-benchmark ---------------------------------------------------------------------------------
 
 
-def add_to_pytest_benchmark(
-    item: pytest.Item, platform: PlatformName, measurement: Measurement, result: ItemResult
-) -> None:
+def add_to_pytest_benchmark(item: pytest.Item, platform: PlatformName, measurement: Measurement) -> None:
     """Enter a measurement of workers into this session's pytest-benchmark, for its table and its JSON."""
     from pytest_benchmark.fixture import BenchmarkFixture
     from pytest_benchmark.utils import NameWrapper
@@ -243,4 +227,4 @@ def add_to_pytest_benchmark(
     fixture: Any = BenchmarkFixture(item, **{name: options.get(name) for name in taken})  # type: ignore[no-untyped-call]
     fixture.pedantic(lambda: None, rounds=len(rounds_s), iterations=iterations)
     fixture.stats.options["timer"] = item.stash[TIMER]  # its name goes into the JSON
-    fixture.extra_info.update(result.extra_info, accel=extra_info(platform, measurement))
+    fixture.extra_info["accel"] = extra_info(platform, measurement)

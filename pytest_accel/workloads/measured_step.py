@@ -12,7 +12,7 @@ from typing import Any, Unpack, cast
 import numpy as np
 import torch
 
-from pytest_accel.measure.arguments import CannotFit, OutOfMemory, StepError, check_whole
+from pytest_accel.measure.arguments import OutOfMemory, StepError, check_whole
 from pytest_accel.measure.device import Device
 from pytest_accel.measure.rounds import Ranks, latencies, seconds_per_call
 from pytest_accel.options import data_root
@@ -72,7 +72,7 @@ class Fixture(ExitStack):
             yield
         except OutOfMemory as error:
             if may_not_fit:
-                does_not_fit(self._accel.item, str(error), nothing_built=isinstance(error, CannotFit))
+                does_not_fit(self._accel.item, str(error))
             fail_plainly(str(error))
         except (StepError, DataError) as error:
             fail_plainly(str(error))

@@ -48,8 +48,9 @@ def modules_after(bench, *arguments: str) -> tuple[set[str], str]:
     return set(modules), done.stderr
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("--collect-only",)], ids=" ".join)
-def test_starting_imports_only_what_is_listed_and_starts_no_process(bench, arguments):
+@pytest.mark.parametrize("arguments", [("--help",), ()], ids=["help", "plain tests"])
+def test_project_without_benchmarks_imports_only_what_is_listed_and_starts_no_process(bench, arguments):
+    bench.pytester.makepyfile("def test_plain(): pass")
     modules, errors = modules_after(bench, *arguments)
     assert not modules & HEAVY
     assert {name for name in modules if name.partition(".")[0] == "pytest_accel"} <= AT_START
@@ -63,10 +64,3 @@ def test_torch_free_benchmark_imports_nothing_heavy(bench):
     assert "pytest_accel.session.session" in modules
     # Finding out whether there is an NVIDIA device takes pynvml, if it is installed.
     assert not modules & (HEAVY - {"pynvml"})
-
-
-def test_plain_tests_probe_no_hardware(bench):
-    bench.pytester.makepyfile("def test_plain(): pass")
-    modules, errors = modules_after(bench)
-    assert not modules & {"pytest_accel.platforms.nvidia", "pynvml"}
-    assert "PROCESS" not in errors

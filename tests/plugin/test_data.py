@@ -78,10 +78,9 @@ def test_printed_record_command_keeps_options_and_works_from_here(fed, monkeypat
     monkeypatch.chdir(bench.path("below"))
     result = bench.run("..", "--accel-data", "../data", bench.TOLERANT)
     result.assert_outcomes(passed=2)
-    command = result.outlines[
-        result.outlines.index(next(line for line in result.outlines if "Record one with" in line)) + 1
+    (command,) = [
+        line for line in result.outlines if line.startswith("    pytest ../test_suite.py::test_step ")
     ]
-    assert "pytest ../test_suite.py::test_step " in command
     assert command.endswith("--accel-data=../data --accel-tolerance=99% --accel-record")
 
 
@@ -92,15 +91,6 @@ def test_required_data_that_is_missing_fails_with_the_searched_path(fed):
         ["*cifar100: not found. Looked for *cifar-100-binary*", "*Real data is required here*"]
     )
     result.stdout.no_fnmatch_line("*Traceback*")
-
-
-def test_data_root_of_the_ini_file_is_relative_to_it(fed, monkeypatch):
-    bench = fed()
-    bench.pytester.makeini("[pytest]\naccel_data = data\n")
-    bench.path("below").mkdir()
-    monkeypatch.chdir(bench.path("below"))
-    bench.run("..", "--benchmark-json=../out.json").assert_outcomes(passed=1)
-    assert bench.accel_info()["configuration"]["data_source"] == "resident"
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -174,33 +164,6 @@ class TestConvergence:
         assert {"first_epoch_s", "epoch_s", "time_to_target_s"} <= set(metrics)
         assert bench.accel_info()["gates"]["accuracy"] == 0.02
         result.stdout.fnmatch_lines(["benchmark*accuracy*to target*epoch*first epoch*"])
-
-
-def test_batch_of_a_sweep_that_does_not_fit_is_no_failure(bench):
-    bench.write(
-        """
-        import torch
-
-        class Greedy(torch.nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.weight = torch.nn.Parameter(torch.zeros(1))
-
-            def forward(self, images):
-                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 TiB.")
-
-        @pytest.mark.parametrize("may_not_fit", [True, False])
-        def test_step(train, may_not_fit):
-            train(Greedy, data="cifar100", batch_size=4096, num_classes=100, may_not_fit=may_not_fit)
-        """
-    )
-    result = bench.run()
-    result.stdout.fnmatch_lines(
-        [
-            "DOES-NOT-FIT  test_step?True? (cpu): *a batch of 4096 did not fit*NOT made smaller*",
-            "*1 does not fit, 1 failed*",
-        ]
-    )
 
 
 def test_device_fixture_alone_needs_no_mark_and_no_benchmark(bench):

@@ -123,12 +123,3 @@ def test_disturbed_runs_are_not_recorded(bench):
     assert runs_of(bench, "test_replaced") == 2
     (stored,) = bench.load_baseline()["benchmarks"].values()
     assert len(stored["runs"]) == 1
-
-
-def test_disturbed_first_run_is_replaced_in_a_project_with_a_history(bench):
-    bench.write(SUITE)
-    bench.path("conftest.py").write_text(DISTURBED)
-    bench.baseline(test_replaced=bench.SAME)
-    for _ in range(2):
-        bench.path("runs-test_replaced").unlink(missing_ok=True)
-        bench.run("-k", "test_replaced").assert_outcomes(passed=1, deselected=4)

@@ -72,7 +72,7 @@ class TestUsedToFit:
         return sweep
 
     def test_batch_that_fitted_before_is_a_regression(self, stored):
-        result = stored.run("--junitxml=out.xml")
+        result = stored.run()
         result.assert_outcomes(failed=1, passed=1)
         result.stdout.fnmatch_lines(
             [
@@ -84,18 +84,6 @@ class TestUsedToFit:
                 "test_step[[]4096[]] * REGRESSED does not fit *",
             ]
         )
-        case = stored.testcase("test_step[4096]")
-        assert len(case.findall("failure")) == 1
-        assert stored.properties("test_step[4096]")["accel.verdict"] == "regressed"
-
-    def test_batches_that_a_fixture_no_longer_fits_are_counted_once(self, bench):
-        names = ("test_one", "test_two")
-        tests = "".join(f"\n\ndef {name}(accel, built):\n    measure(accel)\n" for name in names)
-        bench.write(
-            UNFIT + "\n@pytest.fixture\ndef built(accel):\n    does_not_fit(accel.item, TEXT)\n" + tests
-        )
-        bench.baseline(**dict.fromkeys(names, bench.SAME))
-        bench.run().stdout.re_match_lines([r"=+ 2 regressed in .*"])
 
     @pytest.mark.parametrize(
         ("built", "fails"),
@@ -178,8 +166,7 @@ def test_step(accel, rank, process_group):
     measure(accel)
 """
         )
-        result = bench.run("-m", "cpux2", "-v", "--junitxml=out.xml")
-        result.assert_outcomes()
+        result = bench.run("-m", "cpux2", "-v")
         result.stdout.re_match_lines(
             [
                 r".*::test_step DOES-NOT-FIT",
@@ -187,11 +174,4 @@ def test_step(accel, rank, process_group):
                 r"^DOES-NOT-FIT  test_step \(cpux2\): rank 1 of 2: resnet50: a batch of 4096 did not fit",
             ]
         )
-        case = bench.testcase("test_step")
-        assert len(case.findall("skipped")) == 1
-        assert bench.properties("test_step") == {
-            **PROPERTIES,
-            "accel.platform": "cpux2",
-            "accel.verdict": "does-not-fit",
-        }
         assert bench.left_behind() == []

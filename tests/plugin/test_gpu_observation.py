@@ -2,14 +2,13 @@
 
 import fcntl
 import json
-import subprocess
 import sys
-import time
 
 import pytest
 
-from tests.plugin.conftest import LONG_S, PLUGINS, QUICK
+from tests.plugin.conftest import PLUGINS, QUICK
 from tests.support.fake_nvml import COMPUTED_HERE, FakeGpu
+from tests.support.processes import finished
 
 pytest_plugins = ("tests.support.fake_nvml",)
 
@@ -33,35 +32,21 @@ def test_step(accel):
 
 
 @pytest.fixture
-def measured(pytester, fake_nvml, tmp_path, request):
+def measured(pytester, fake_nvml, tmp_path):
     """Run the suite on a machine with this GPU; its result, and what its JSON says of the benchmark."""
     pytester.makeconftest(CONFTEST)
     pytester.makepyfile(test_suite=SUITE)
     locks = tmp_path / "locks"
 
-    def start(gpu, *arguments, worker=False):
+    def run(gpu, *arguments, worker=False):
         environ = fake_nvml.environment(
             [gpu], PYTEST_ACCEL_LOCKS=str(locks), PYTEST_DISABLE_PLUGIN_AUTOLOAD="1"
         )
         command = [sys.executable, "-m", "pytest", *PLUGINS, *QUICK, "--accel-json=a.json", *arguments]
-        process = subprocess.Popen(
-            command if worker else [*command, "--accel-in-process"],
-            cwd=pytester.path,
-            env=environ,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        request.addfinalizer(process.kill)
-        return process
-
-    def run(gpu, *arguments, worker=False):
-        process = start(gpu, *arguments, worker=worker)
-        stdout, _ = process.communicate(timeout=LONG_S)
+        done = finished(*command, *([] if worker else ["--accel-in-process"]), cwd=pytester.path, env=environ)
         content = json.loads((pytester.path / "a.json").read_text())
-        return subprocess.CompletedProcess(process.args, process.returncode, stdout), content["results"][0]
+        return done, content["results"][0]
 
-    run.start = start
     run.locks = locks
     return run
 
@@ -96,36 +81,13 @@ def test_energy_counter_that_samples_contradict_is_not_used(measured):
     assert metrics["energy_per_step_j"] == metrics["energy_sampled_per_step_j"], done.stdout
 
 
-@pytest.fixture
-def held(measured):
-    """The GPU, held by another session until the block ends or it is released."""
+def test_gpu_that_another_session_holds_is_not_measured(measured):
     measured.locks.mkdir(mode=0o1777)
     with (measured.locks / f"{UUID}.lock").open("w") as file:
         fcntl.lockf(file, fcntl.LOCK_EX)
         file.write("pid 4711 on node7 (ana, pytest nightly, since 2026-11-18 02:00)")
         file.flush()
-        yield file
-
-
-def test_gpu_that_another_session_holds_is_not_measured(measured, held):
-    done, found = measured(FakeGpu(uuid=UUID), "-oaccel_lock=fail", worker=True)
+        done, found = measured(FakeGpu(uuid=UUID), "-oaccel_lock=fail", worker=True)
     assert found["status"] == "failed"
     assert "GPU-8f3aab12 is held by pid 4711" in done.stdout
     assert "ana, pytest nightly" in done.stdout
-
-
-def test_log_names_the_holder_and_the_wait_is_no_time_of_the_benchmark(measured, held, pytester):
-    waiting = measured.start(FakeGpu(uuid=UUID), "--accel-timeout=60s", worker=True)
-    lines = []
-    for line in waiting.stdout:
-        lines.append(line)
-        if "waiting for GPU-8f3aab12: held by pid 4711" in line:
-            time.sleep(1.0)
-            fcntl.lockf(held, fcntl.LOCK_UN)
-    assert waiting.wait(LONG_S) == 0, "".join(lines)
-    assert sum("waiting for" in line for line in lines) == 1
-    assert any("1 no baseline" in line for line in lines)
-    found = json.loads((pytester.path / "a.json").read_text())
-    assert (
-        found["duration_s"] - found["results"][0]["duration_s"] > 0.7
-    )  # only the session has the second in it

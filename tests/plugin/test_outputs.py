@@ -1,8 +1,6 @@
 """Files and the history that a session writes: none of them changes a verdict."""
 
 import os
-import subprocess
-import sys
 import types
 
 import pytest
@@ -13,7 +11,6 @@ from pytest_accel.stats.gate import Outcome
 from pytest_accel.stats.results import Ending
 from pytest_accel.storage.history import History
 from pytest_accel.storage.results import read_results
-from tests.plugin.conftest import LONG_S, PLUGINS, QUICK
 
 ENDINGS = """
     @pytest.fixture
@@ -94,7 +91,7 @@ def test_every_benchmark_is_in_the_results_with_its_status(ran, results):
         "test_broken": Ending.FAILED,
         "test_silent": Ending.SKIPPED,
         "test_new": Outcome.NO_BASELINE,
-        "test_fragile": Outcome.NO_BASELINE,
+        "test_fragile": Ending.FAILED,
         "test_expected": Ending.SKIPPED,
         "test_elsewhere": Ending.SKIPPED,
         "test_gone": Outcome.VANISHED,
@@ -104,7 +101,7 @@ def test_every_benchmark_is_in_the_results_with_its_status(ran, results):
     assert "slower" in results["test_regressed"].text
     assert results["test_broken"].text == "RuntimeError: half a pair: \udc80"
     assert any("raise RuntimeError" in line for line in results["test_broken"].traceback)
-    assert results["test_fragile"].text == "torn down: RuntimeError: the file is gone"
+    assert results["test_fragile"].text == "RuntimeError: the file is gone"
     assert results["test_silent"].text == "not today"
     assert results["test_expected"].text == "expected to fail: known"
     assert "h200" in results["test_elsewhere"].text.lower()
@@ -135,12 +132,6 @@ def test_credentials_of_the_command_line_are_not_written_or_printed(ran, shared)
     for text in (shared.path(name).read_text(errors="replace") for name in names):
         assert "hunter2" not in text
         assert "secret@" not in text
-
-
-def test_throughput_of_several_runs_is_the_same_in_junit(results, shared):
-    assert len(results["test_regressed"].runs) == 2
-    found = shared.properties("test_regressed")
-    assert float(found["accel.throughput"]) == pytest.approx(results["test_regressed"].throughput, rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -227,12 +218,6 @@ class TestFiles:
         bench.run("--accel-json=r.json", *arguments)
         assert read_results(bench.path("r.json")).results == ()
 
-    def test_results_are_not_written_under_xdist_and_that_is_noted(self, bench):
-        pytest.importorskip("xdist")
-        bench.benchmarks("test_step")
-        result = bench.run_apart("-p", "xdist", "-n1", "--accel-json=r.json")
-        result.stdout.fnmatch_lines(["--accel-json=r.json: nothing was written"])
-
 
 class TestUnfinishedSession:
     """What `--accel-json` holds while a session goes on, and when it was killed."""
@@ -273,17 +258,6 @@ class TestUnfinishedSession:
         said = [line for line in result.outlines if "no space is left" in line]
         assert said == ["the results so far were not written: no space is left"]
         assert len(read_results(bench.path("r.json")).results) == 2
-
-    def test_results_on_standard_output_replace_no_file(self, bench):
-        bench.benchmarks("test_first", "test_second")
-        with bench.path("out.txt").open("w") as out:
-            process = subprocess.run(
-                [sys.executable, "-m", "pytest", *PLUGINS, *QUICK, "--accel-in-process", "--accel-json=/dev/stdout"],
-                cwd=bench.pytester.path, stdout=out, check=False, timeout=LONG_S,
-            )  # fmt: skip
-        assert process.returncode == 0
-        assert [path.name for path in bench.pytester.path.glob("out.txt*")] == ["out.txt"]
-        assert read_results(bench.path("out.txt")).exit_status == 0
 
     def test_run_is_judged_before_it_is_written(self, bench):
         """On a clock that only the steps move: a loss between half the tolerance and the whole stays open."""

@@ -159,32 +159,6 @@ def test_rows_of_an_h200_keep_the_precision_and_the_batch_of_their_baselines(row
     assert checked > 40
 
 
-def test_batch_of_an_h200_is_asked_of_no_device_that_is_too_small_for_it(rows):
-    """By the peak of its stored runs; sweeps and rows that may not fit say so themselves."""
-    catalogue, gib, checked = load_catalogue(), 2**30, 0
-    for path in (ROOT / "baselines" / "h200").glob("*.json"):
-        for key, stored in json.loads(path.read_text())["benchmarks"].items():
-            row = rows[key.removesuffix(" (data)")]
-            at_once = (
-                stored["configuration"].get("batch_size") or stored["configuration"]["global_batch_size"]
-            )
-            peak_gib = max(run["peak_memory_bytes"] for run in stored["runs"]) / gib
-            singles = [
-                kind for kind in catalogue.devices.values() if kind.key in row["marks"] and kind.key != "cpu"
-            ]
-            for variant in (
-                each for kind in singles for each in kind.variants if not row["asked"].get("may_not_fit")
-            ):
-                sizes = resolved_sizes(row["asked"], variant.memory_gb)
-                if (
-                    sizes.get("batch_size", sizes.get("global_batch_size")) == at_once
-                    and variant.memory_gb > 1
-                ):
-                    assert peak_gib < 0.9 * variant.memory_gb, (key, variant.title)
-                    checked += 1
-    assert checked > 400
-
-
 # Figures without a row: batches that are no power of two, of several IPUs, of a model that the study splits over IPUs.
 WITHOUT_A_ROW = r"pearc22/batch/resnet50/(14|18|20)/|/gc200x\d+$"
 
@@ -220,19 +194,6 @@ def test_every_suite_has_its_page(name):
     page = ROOT / "docs" / "suites" / f"{name}.md"
     assert page.read_text().startswith(f"# {name}: ")
     assert f"docs/suites/{name}.md" in (ROOT / "bench_suites" / f"test_{name}.py").read_text()
-
-
-@pytest.mark.parametrize(
-    ("row", "may_not_fit"),
-    [
-        ("segmentation.py::test_training[segformer_b4-8]", True),
-        ("segmentation.py::test_training[segformer_b4-1]", False),
-        ("gpt.py::test_gpt_training[800m]", True),
-        ("gpt.py::test_gpt_training[117m]", False),
-    ],
-)
-def test_rows_for_a_large_device_may_not_fit_another(rows, row, may_not_fit):
-    assert rows[f"bench_suites/test_{row}"]["asked"].get("may_not_fit", False) is may_not_fit
 
 
 def test_committed_baselines_are_of_rows_that_exist(everything):

@@ -206,14 +206,16 @@ def test_benchmark_that_repeats_can_hardly_decide_is_not_repeated(night, shared)
     assert shared.verdicts("test_undecidable")["throughput"]["undecidable"] is True
 
 
-def test_single_run_decides_nothing_and_fails_by_option(bench):
+def test_single_run_that_was_slowed_decides_nothing_and_fails_by_option(bench):
     bench.benchmarks("test_step")
     bench.baseline(test_step=bench.FASTER)
-    result = bench.run("--accel-repeats=1", "--accel-inconclusive=fail", "--accel-slowdown=10%")
+    options = ("--accel-repeats=1", "--accel-inconclusive=fail", "--benchmark-json=out.json")
+    result = bench.run(*options, "--accel-slowdown=50%")
     result.assert_outcomes(failed=1)
     result.stdout.re_match_lines(
-        [r"^INCONCLUSIVE  test_step", r"--accel-slowdown 10\.0 %: every step was delayed on purpose\."]
+        [r"^INCONCLUSIVE  test_step", r"--accel-slowdown 50\.0 %: every step was delayed on purpose\."]
     )
+    assert bench.accel_info()["run"]["metrics"]["slowdown_felt"] > 0.3
     assert len(bench.processes("test_step")) == 1
 
 
@@ -239,24 +241,6 @@ def test_ok_of_an_xfail_benchmark_is_unexpected(bench):
     result = bench.run(bench.TOLERANT, "-v", "-k", "lenient or strict")
     result.assert_outcomes(xpassed=1, failed=1, deselected=10)
     result.stdout.fnmatch_lines(["*::test_lenient XPASS*", "*::test_strict FAILED*"])
-
-
-def test_slowdown_delays_the_steps(bench):
-    """By half: twice the time, on a clock that counts the delay and the step alike."""
-    bench.write(
-        """
-        @pytest.mark.accel(budget="200ms")
-        def test_step(accel):
-            def step():
-                end = time.perf_counter() + 0.002
-                while time.perf_counter() < end:
-                    pass
-
-            measure(accel, step)
-        """
-    )
-    bench.run("--accel-slowdown=50%", "--benchmark-json=out.json").assert_outcomes(passed=1)
-    assert bench.accel_info()["step_time_s"] > 1.6 * 0.002
 
 
 def test_first_regression_stops_further_measurements(bench):
@@ -324,23 +308,6 @@ def test_marker_goes_before_the_ini_file_and_that_before_the_baseline(steady):
 def test_bad_marker_is_a_usage_error_before_anything_is_measured(bench):
     bench.write("@pytest.mark.accel(tolerence=0.1)\ndef test_step(accel):\n    measure(accel)\n")
     bench.refuses("*test_step: tolerence=... is unknown. It takes: tolerance, gate, *")
-
-
-def test_auto_tolerance_is_stored_when_recorded_and_never_widened(steady):
-    steady.baseline_path.unlink()
-    result = steady.run("--accel-record=2", "--accel-tolerance=auto")
-    result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["note: test_step (cpu): tolerance auto: * %, frozen in its baseline"])
-    frozen = steady.entry("test_step")["tolerance"]
-    assert 0.03 <= frozen < 0.1
-    runs = steady.entry("test_step")["runs"]
-    store(steady, runs=[{**run, "rounds_s": [0.001 * (1 + n)] * 6} for n, run in enumerate(runs)])
-    result = steady.run("--accel-record=1", "--accel-tolerance=auto")
-    result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(
-        ["note: test_step (cpu): tolerance auto: * % stays, as it was frozen; its runs resolve *"]
-    )
-    assert steady.entry("test_step")["tolerance"] == frozen
 
 
 def test_stored_auto_tolerance_is_judged_by(steady):
@@ -413,15 +380,13 @@ def test_loss_of_all_benchmarks_is_one_failure_of_the_platform(bench):
             "nothing in the recorded environment changed since the baseline; your own code and other packages are not recorded",
             "Each benchmark was judged on what it lost beside that.",
             "test_step0 * ok 0.* % * than the platform *",
-            "FAILED cpu-* - 9.* % slower (at least 8.* %)*",
+            "FAILED cpu-* - 8 of 8 benchmarks*",
         ]
     )
     assert sum(line.startswith("REGRESSED") and "slower together" in line for line in result.outlines) == 1
-    assert bench.junit().find("testsuite").get("failures") == "2"
-    kept = bench.properties("test_step0")
-    # Against the baseline, whatever it was judged on.
-    assert float(kept["accel.loss"]) == pytest.approx(0.09, abs=0.01)
-    assert float(kept["accel.common"]) == pytest.approx(0.09, abs=0.01)
+    kept = bench.properties("test_step0")  # against the baseline, whatever it was judged on
+    found = [float(kept[name]) for name in ("accel.loss", "accel.common")]
+    assert found == pytest.approx([0.09, 0.09], abs=0.01)
     assert {len(bench.processes(name)) for name in EIGHT} == {2}
     results = {each["benchmark"]: each for each in bench.json()["results"]}
     (platform,) = [each for each in results.values() if each["benchmark"] == each["disk_name"]]

@@ -1,19 +1,16 @@
 """Policy and tolerances that a case is judged by."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
-from pytest_accel.session import case as case_module
-from pytest_accel.session.device import WAITED_S
 from pytest_accel.session.results import lines_of
 from pytest_accel.stats.baseline_quality import DEFAULT_PRIOR, NoisePrior
 from pytest_accel.stats.gate import Outcome, Policy
 from pytest_accel.stats.run import SOURCE, both_keys
 from pytest_accel.storage.history import Point
 from tests.support.kernels import row, table
-from tests.support.measured import make_case
+from tests.support.measured import make_case, measurement
 from tests.support.stored import H200, KEY, OTHER, UPGRADED, baseline, runs
 
 QUIET = NoisePrior(noise=0.004, degrees_of_freedom=6.0, benchmarks=20)
@@ -126,6 +123,14 @@ def test_single_ok_run_is_doubted_after_a_slow_one_and_in_a_new_environment(tmp_
     assert case.plain_policy.least_runs == 1  # metrics have no such mode
 
 
+def test_disturbed_first_run_is_replaced_in_a_project_with_a_history(tmp_path):
+    case = make_case(tmp_path, runs=[])
+    case.past = (FINE,) * 9
+    case.add(replace(measurement(runs(1)[0]), invalid="throttled"))
+    case.judge()
+    assert (case.outcome, case.undecided) == (Outcome.INVALID, True)
+
+
 def test_slow_run_that_was_not_confirmed_is_noted_and_counted(tmp_path):
     baseline(tmp_path, stored=runs())
     fast = runs(4, session="now")
@@ -189,15 +194,3 @@ def test_missing_entry_is_named_with_the_remedy(tmp_path, stored, source, said):
     case.judge()
     assert case.outcome is Outcome.NO_BASELINE
     assert case.verdict.reason == f"baselines of h200 {said}; record it with --accel-record"
-
-
-def test_device_time_leaves_out_the_wait_for_devices(tmp_path, monkeypatch):
-    case = make_case(tmp_path)
-    stash = pytest.Stash()
-    case.item.config = SimpleNamespace(stash=stash)
-    stash[WAITED_S], case.device_time_s = 3.0, 1.0
-    clock = iter((100.0, 110.0))
-    monkeypatch.setattr(case_module.time, "monotonic", lambda: next(clock))
-    with case.timing_devices():
-        stash[WAITED_S] = 7.0
-    assert case.device_time_s == 7.0

@@ -156,12 +156,6 @@ def test_reset_counter_is_noted_and_samples_are_used(clock):
     assert any("package-0" in note for note in found.notes)
 
 
-def test_device_rail_without_a_device_is_the_reason_for_no_energy(clock):
-    found = observe(clock, Meter(0.0, 400.0, rail=GPU0))
-    assert "energy_j" not in found.figures
-    assert "scope 'device'" in found.no_energy
-
-
 def window(*rails, seconds=1.0):
     return EnergyWindow(begin_s=0.0, end_s=seconds, rails=rails)
 

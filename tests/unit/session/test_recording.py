@@ -68,8 +68,7 @@ def test_unstorable_value_fails_the_test_and_keeps_the_runs(tmp_path):
 def test_runs_reach_the_temporary_folder_or_the_screen(tmp_path, monkeypatch, has_room):
     folder = tmp_path / "temporary"
     monkeypatch.setattr("tempfile.tempdir", str(folder))
-    if has_room:
-        folder.mkdir()
+    folder.mkdir() if has_room else folder.touch()
     found = make_case(tmp_path, runs=runs(1), record=2, update=True)
     record_runs(found, BaselineStore(tmp_path), "s1")
     files = list(tmp_path.rglob("pytest-accel-unsaved-*"))

@@ -13,7 +13,6 @@ from benchmarks.comparison.implementations import Step, plain_loop, plain_optimi
 from pytest_accel.workloads.data.files import IMAGENET_MEAN, IMAGENET_STD
 from pytest_accel.workloads.models.build import build_model
 from pytest_accel.workloads.models.detection import FROZEN, Scenes, calibrate, corners_px, dino_loss
-from pytest_accel.workloads.models.dino import build_dino
 from pytest_accel.workloads.models.zoo import CROPS
 from pytest_accel.workloads.tasks.detection import ScenePlan, resizing_of
 from pytest_accel.workloads.tasks.segmentation import AUXILIARY_WEIGHT, MaskPlan
@@ -58,7 +57,7 @@ def dino_step(comparison: Comparison, device: torch.device) -> Step:
     """Return a step of our own DINO, eager: no maintained library has it without compiled operators."""
     scenes, targets = _batch(_plan(comparison), device)
     options = comparison.options.get("model_options", {})
-    model = build_dino(comparison.model.removeprefix("zoo/"), **options).to(device).train()
+    model = build_model(comparison.model, device=device, **options)[0].train()
 
     def loss_of() -> torch.Tensor:
         return dino_loss(model(scenes), targets)

@@ -87,7 +87,7 @@ def assemble(config: StepConfig) -> Parts:
     mode, replay = resolve_compile(config, model, info, plan, pipeline)
     config = replace(config, compile=mode, replay=replay)
     if config.tuned:
-        replace_slow_layers(model, config.precision)
+        replace_slow_layers(model)
     configuration: Configuration = {
         "definition": DEFINITION,
         "task": config.task,

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from pytest_accel.measure.arguments import OutOfMemory, StepError, unknown_value
+from pytest_accel.measure.arguments import StepError, unknown_value
 from pytest_accel.options import COMPILE_MODES
 from pytest_accel.workloads.config import StepConfig
 from pytest_accel.workloads.data.sources import Batch
@@ -93,8 +93,11 @@ def check_compile(config: StepConfig) -> None:
         )
     if mode is not None and mode not in {"auto", *COMPILE_MODES}:
         raise unknown_value("compile", mode, ("auto", *COMPILE_MODES), remedy="None leaves the model eager.")
-    if config.replay and (reason := why_not_replayed(config)):
-        raise ValueError(f"replay: {reason} Leave replay out.")
+    if config.replay and not recordable(config):
+        raise ValueError(
+            "replay: a step is recorded on a CUDA device, without a process group, and not where compile= records it already, "
+            "where a detector waits for the device, or where fp16 counts on the host what overflowed. Leave replay out."
+        )
 
 
 def resolve_compile(
@@ -118,33 +121,27 @@ def resolve_compile(
     # With weights of their own: the number of launches grows with it.
     layers = sum(next(layer.parameters(recurse=False), None) is not None for layer in model.modules())
     most = max(LAUNCH_BOUND_FLOPS, flops_a_layer * layers)
-    flops = passes * counted.flops if counted is not None else math.inf
+    flops = passes * (counted.flops or math.inf)
     possible = config.device.type == "cuda" and not config.distributed and not pipeline.varied
     # A loss or an optimizer of the user's own may wait for the device, and so may a model.
     own_code = config.loss is not None or not isinstance(config.optimizer, str) or info.own
-    recordable = not own_code and why_not_replayed(config) is None
-    whole = possible and recordable and not pipeline.threaded and flops < LAUNCH_BOUND_FLOPS
+    whole = possible and recordable(config) and not own_code
+    whole = whole and not pipeline.threaded and flops < LAUNCH_BOUND_FLOPS
     if config.replay or (config.replay is None and whole):
         return "default", True
     pieces = possible and config.micro_batches == 1 and (pipeline.threaded or flops < most)
     return "reduce-overhead" if pieces else "default", False
 
 
-def why_not_replayed(config: StepConfig) -> str | None:
-    """Return why a step cannot be recorded, as far as its keywords tell; None: it can."""
-    if config.device.type != "cuda":
-        return f"launches are recorded on CUDA devices, and this is {config.device}."
-    if config.compile in CUDA_GRAPH_MODES:
-        return (
-            f"compile={config.compile!r} records launches itself, and a recording cannot be recorded again."
-        )
-    if config.sharding or config.distributed:
-        return "in a process group the ranks wait for each other in the middle of a step."
-    if task_of(config.model) == "detection":
-        return "detectors wait for the device in the middle of a step."
-    if config.training and config.precision == "fp16":
-        return "in fp16 the host counts the steps that overflowed."
-    return None
+def recordable(config: StepConfig) -> bool:
+    """Return whether a step can be recorded, as far as its keywords tell."""
+    return (
+        config.device.type == "cuda"
+        and config.compile not in CUDA_GRAPH_MODES
+        and not config.distributed
+        and task_of(config.model) != "detection"
+        and not (config.training and config.precision == "fp16")
+    )
 
 
 class GraphReplay:
@@ -218,14 +215,10 @@ def _clear_workspaces() -> None:
 
 def _raise_cause(error: BaseException) -> NoReturn:
     """Raise the first error of a recording; torch's own at its end only says that it failed."""
-
-    def no_memory(each: BaseException) -> bool:
-        return isinstance(each, OutOfMemory) or is_out_of_memory(each)
-
     cause = error
-    while not no_memory(cause) and cause.__context__ is not None:
+    while not is_out_of_memory(cause) and cause.__context__ is not None:
         cause = cause.__context__
-    if no_memory(cause):
+    if is_out_of_memory(cause):
         raise cause
     raise StepError(
         f"replay: the step could not be recorded: {str(cause).splitlines()[0]}. It must not wait for the device, as a loss that "

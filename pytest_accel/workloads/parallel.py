@@ -15,9 +15,7 @@ from pytest_accel.measure.arguments import unknown_value
 from pytest_accel.measure.rounds import Alone, Ranks
 from pytest_accel.workloads.config import StepConfig
 from pytest_accel.workloads.input_pipeline import ModelTask, rank_seed
-from pytest_accel.workloads.precision import Precision
-
-SHARDINGS = ("fsdp",)
+from pytest_accel.workloads.precision import PRECISIONS
 
 
 def data_parallel(model: nn.Module, ranks: Ranks, **options: Any) -> nn.Module:
@@ -41,8 +39,8 @@ def check_sharding(config: StepConfig) -> None:
     sharding = config.sharding
     if sharding is None:
         return
-    if sharding not in SHARDINGS:
-        raise unknown_value("sharding", sharding, SHARDINGS, remedy="None gives every rank the whole model.")
+    if sharding != "fsdp":
+        raise unknown_value("sharding", sharding, ["fsdp"], remedy="None gives every rank the whole model.")
     if not config.distributed:
         raise ValueError(
             f"sharding: {sharding!r} shards a model over the ranks of a process group, and this benchmark has none. "
@@ -57,28 +55,24 @@ def check_sharding(config: StepConfig) -> None:
         )
 
 
-def check_shardable(model: nn.Module, task: ModelTask, precision: Precision) -> None:
+def blocks_of(model: nn.Module) -> list[nn.Module]:
+    """Return the units that are gathered: the members of the largest ModuleList or Sequential."""
+    lists = [each for each in model.modules() if isinstance(each, nn.ModuleList | nn.Sequential)]
+    return [block for block in max(lists, key=_size, default=[]) if _size(block)]
+
+
+def shard(model: nn.Module, task: ModelTask, config: StepConfig) -> None:
+    """Shard a model in place; one on the meta device is initialized shard by shard."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    ranks, device, precision = config.ranks, config.device, PRECISIONS[config.precision]
     norms = any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in model.modules())  # noqa: SLF001 - they share no other
     if precision.is_half and (task == "detection" or norms):
         raise ValueError(
             "sharding: 'fsdp' gathers weights and gives inputs in half precision, and boxes and the statistics of batch norms "
             "must stay in fp32. Write precision='fp32', or leave sharding out."
         )
-
-
-def blocks_of(model: nn.Module) -> list[nn.Module]:
-    """Return the units that are gathered: `model.blocks`, else the members of its largest ModuleList or Sequential."""
-    named = getattr(model, "blocks", None)
-    lists = [each for each in model.modules() if isinstance(each, nn.ModuleList | nn.Sequential)]
-    chosen = named if isinstance(named, nn.ModuleList | nn.Sequential) else max(lists, key=_size, default=[])
-    return [block for block in chosen if _size(block)]
-
-
-def shard(model: nn.Module, ranks: Ranks, precision: Precision, device: torch.device, *, seed: int) -> None:
-    """Shard a model in place; one on the meta device is initialized shard by shard."""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
     mesh = init_device_mesh(device.type, (ranks.size,))
     types = {"param_dtype": precision.dtype, "reduce_dtype": torch.float32} if precision.is_half else {}
     # Other inputs of a block, as the angles of positions, keep their precision.
@@ -88,7 +82,7 @@ def shard(model: nn.Module, ranks: Ranks, precision: Precision, device: torch.de
     fully_shard(model, mesh=mesh, mp_policy=MixedPrecisionPolicy(**types))
     if any(parameter.is_meta for parameter in model.parameters()):
         model.to_empty(device=device)
-        torch.manual_seed(rank_seed(ranks.rank, seed))
+        torch.manual_seed(rank_seed(ranks.rank, config.seed))
         model.initialize()
 
 

@@ -29,10 +29,6 @@ class Precision:
         """Return a context in which a training step runs: weights stay fp32, products run in `dtype`."""
         return torch.autocast(device.type, dtype=self.dtype if self.is_half else None, enabled=self.is_half)
 
-    def scaler(self, device: torch.device) -> Any:
-        """Return a GradScaler; for other types than fp16 it is a disabled one, which only passes on."""
-        return torch.amp.GradScaler(device.type, enabled=self.scales_loss)
-
     @contextmanager
     def flags(self, *, cudnn_benchmark: bool) -> Iterator[None]:
         """Set the process-wide backend flags of this policy, and put the old ones back at the end."""

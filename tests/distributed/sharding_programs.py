@@ -71,7 +71,6 @@ def train_in_shards(group):
         found["here"] = sum(local(parameter).numel() for parameter in step._trainable)
         found["configuration"] = step.configuration
         found["flops"] = step.demand.flops
-        found["bytes"] = step.demand.bytes_moved
     with build(group, sharding="fsdp", precision="bf16", model_options=GPT | {"checkpoint": True}) as step:
         found["bf16"] = losses(step)
     return found

@@ -42,5 +42,4 @@ def scene_plan(
 
 
 def counted_flops(model: torch.nn.Module, plan: Plan, *, loss: Any = None) -> int | None:
-    found = count(model, plan, loss=loss)
-    return found.flops if found else None
+    return count(model, plan, loss=loss).flops

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache, partial
 from importlib.util import find_spec
@@ -26,18 +25,24 @@ BUILD_ARGUMENTS = ("device", "image_size", "model", "num_classes", "seed")
 Recipe: TypeAlias = tuple[Callable[[], nn.Module], ModelInfo]
 
 
-# Builders by name, the task and the package that they need
-_BUILDERS: tuple[tuple[Mapping[str, Any], Any, ModelTask, str], ...] = (
+def _shaped(kind: Callable[[Any], nn.Module], shape: Any, **changes: Any) -> nn.Module:
+    return kind(replace(shape, **changes))
+
+
+# Shapes by name, what is built of them, the task and the package that it needs
+_BUILDERS: tuple[tuple[Mapping[str, Any], Callable[..., nn.Module], ModelTask, str], ...] = (
     (zoo.SEGFORMERS, zoo.build_segformer, "segmentation", "segmentation_models_pytorch"),
-    (zoo.DEEPLABS, zoo.build_deeplabv3plus, "segmentation", "segmentation_models_pytorch"),
-    (dino.DINO_SHAPES, dino.build_dino, "detection", "timm"),
-    (gpt.GPT_SHAPES, gpt.build_gpt, "language", "torch"),
-    (zoo.WIDE_RESNET_WIDTHS, zoo.build_wide_resnet, "classification", "torch"),
-    (zoo.AUTOENCODER_WIDTHS, zoo.build_autoencoder, "reconstruction", "torch"),
-    (zoo.BERT_SHAPES, zoo.build_bert, "answering", "transformers"),
+    (zoo.DEEPLABS, zoo.DeepLabV3Plus, "segmentation", "segmentation_models_pytorch"),
+    (dino.DINO_SHAPES, partial(_shaped, dino.Dino), "detection", "timm"),
+    (gpt.GPT_SHAPES, partial(_shaped, gpt.GPT), "language", "torch"),
+    (zoo.WIDE_RESNET_WIDTHS, zoo.WideResNet, "classification", "torch"),
+    (zoo.AUTOENCODER_WIDTHS, zoo.Autoencoder, "reconstruction", "torch"),
+    (zoo.BERT_SHAPES, partial(_shaped, zoo.Bert), "answering", "transformers"),
 )
 ZOO = {
-    name: (partial(build, name), task, package) for names, build, task, package in _BUILDERS for name in names
+    name: (partial(build, shape), task, package)
+    for shapes, build, task, package in _BUILDERS
+    for name, shape in shapes.items()
 }
 
 
@@ -52,14 +57,11 @@ def task_of(model: Model) -> ModelTask | None:
 
 
 def check_model_options(config: StepConfig) -> None:
-    for option, value in config.model_options.items():
-        if option in BUILD_ARGUMENTS:
-            remedy = (
-                f"Write {option}={value!r} beside model_options."
-                if isinstance(config.model, str)
-                else f"Bind it: functools.partial(model, {option}={value!r})."
-            )
-            raise ValueError(f"model_options: {option!r} is an argument of every step. {remedy}")
+    if taken := [name for name in config.model_options if name in BUILD_ARGUMENTS]:
+        raise ValueError(
+            f"model_options: {', '.join(taken)} is an argument of every step. Write it beside model_options, or bind it to a "
+            "callable of your own: functools.partial(model, ...)."
+        )
 
 
 def build_model(
@@ -81,14 +83,17 @@ def build_model(
     if isinstance(model, str):
         library, _, name = model.rpartition("/")
         if library not in LIBRARIES:
-            raise _unknown_model(model, [], "has an unknown prefix")
+            raise _unknown_model(model, [])
         arguments = options if num_classes is None else {"num_classes": num_classes, **options}
         build, info = LIBRARIES[library](name, image_size, arguments)
     else:
         build = partial(model, **options)
         info = ModelInfo(name=callable_name(model), image_size=image_size, own=True)
+    # The generators of the host and of an accelerator get their state back.
+    own = [] if device.type in {"cpu", "meta"} else [device]
     try:
-        with _seeded(seed, device), device:
+        with torch.random.fork_rng(own, device_type=device.type if own else "cpu"), device:
+            torch.manual_seed(seed)
             module = build()
     except TypeError as error:
         if not options or "unexpected keyword argument" not in str(error):
@@ -103,18 +108,15 @@ def build_model(
 
 
 def _from_torchvision(name: str, image_size: int | None, options: dict[str, Any]) -> Recipe:
-    _need("torchvision", name)
-    from torchvision import models
-
     task = _torchvision_tasks().get(name)
     if task is None:
-        raise _unknown_model(
-            name, list(_torchvision_tasks()), "is not a model of torchvision for classes, boxes or masks"
-        )
+        raise _unknown_model(name, list(_torchvision_tasks()))
+    from torchvision import models
+
+    build = partial(models.get_model, name, weights=None)
     if task == "detection":
-        info = ModelInfo(name=name, task=task, image_size=image_size, channels=3)
-        return partial(build_detector, name, **options), info
-    if task == "segmentation":
+        build = partial(build_detector, name)
+    elif task == "segmentation":
         # Without weights_backbone, weights=None still downloads a pretrained backbone.
         options = {"weights_backbone": None} | options
     else:
@@ -125,21 +127,20 @@ def _from_torchvision(name: str, image_size: int | None, options: dict[str, Any]
     elif name.startswith("maxvit_"):
         options = {"input_size": (image_size, image_size)} | options
     info = ModelInfo(name=name, task=task, image_size=image_size, channels=3)
-    return partial(models.get_model, name, weights=None, **options), info
+    return partial(build, **options), info
 
 
 @cache
 def _torchvision_tasks() -> dict[str, ModelTask]:
-    if find_spec("torchvision") is None:
-        return {}
+    _need("torchvision", "resnet50")
     from torchvision import models
 
-    modules: dict[ModelTask, Any] = {
-        "classification": models,
-        "detection": models.detection,
-        "segmentation": models.segmentation,
+    known: dict[ModelTask, list[str]] = {
+        "classification": models.list_models(module=models),
+        "detection": models.list_models(include="fasterrcnn_*"),
+        "segmentation": models.list_models(module=models.segmentation),
     }
-    return {name: task for task, module in modules.items() for name in models.list_models(module=module)}
+    return {name: task for task, names in known.items() for name in names}
 
 
 def _from_timm(name: str, image_size: int | None, options: dict[str, Any]) -> Recipe:
@@ -147,10 +148,7 @@ def _from_timm(name: str, image_size: int | None, options: dict[str, Any]) -> Re
     import timm
 
     if not timm.is_model(name):
-        known = [f"timm/{known}" for known in timm.list_models()]
-        raise _unknown_model(f"timm/{name}", known, "is not a model of timm")
-    if "img_size" in options:
-        raise ValueError("img_size: write image_size=, which every model and its data understand.")
+        raise _unknown_model(f"timm/{name}", [f"timm/{known}" for known in timm.list_models()])
     pretrained = timm.get_pretrained_cfg(name)
     channels, own_size, _ = pretrained.input_size
     if image_size and pretrained.fixed_input_size:
@@ -162,7 +160,7 @@ def _from_timm(name: str, image_size: int | None, options: dict[str, Any]) -> Re
 
 def _from_zoo(name: str, image_size: int | None, options: dict[str, Any]) -> Recipe:
     if name not in ZOO:
-        raise _unknown_model(f"zoo/{name}", [f"zoo/{known}" for known in ZOO], "is not in the zoo")
+        raise _unknown_model(f"zoo/{name}", [f"zoo/{known}" for known in ZOO])
     build, task, package = ZOO[name]
     _need(package, f"zoo/{name}")
     if task in {"language", "answering"} and "num_classes" in options:
@@ -204,28 +202,10 @@ def _described(module: nn.Module, info: ModelInfo) -> ModelInfo:
     )
 
 
-def _unknown_model(name: str, known: list[str], what: str) -> ValueError:
-    hint = did_you_mean(name, known)
-    if not hint and "/" not in name and find_spec("timm") is not None:
-        import timm  # slow to import, but the next question is whether timm has it
-
-        hint = did_you_mean(f"timm/{name}", [f"timm/{known}" for known in timm.list_models()])
+def _unknown_model(name: str, known: list[str]) -> ValueError:
     ours = ", ".join(f"zoo/{name}" for name in ZOO)
     return ValueError(
-        f"model: {name!r} {what}.{hint} Names come from torchvision ('resnet50'; torchvision.models.list_models()), timm "
-        f"('timm/NAME'; timm.list_models()) and the zoo of pytest-accel ('zoo/NAME': {ours}). "
-        "Or pass any callable that returns an nn.Module."
+        f"model: {name!r} is not known.{did_you_mean(name, known)} Names come from torchvision (classifiers, Faster R-CNN and "
+        "segmentation models of torchvision.models.list_models()), timm ('timm/NAME'; timm.list_models()) and the zoo of "
+        f"pytest-accel ('zoo/NAME': {ours}). Or pass any callable that returns an nn.Module."
     )
-
-
-@contextmanager
-def _seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed the generators of the host and of one device, and restore their states at the end."""
-    if device.type in {"cpu", "meta"}:
-        forked = torch.random.fork_rng(devices=[])
-    else:
-        index = torch.get_device_module(device).current_device() if device.index is None else device.index
-        forked = torch.random.fork_rng(devices=[index], device_type=device.type)
-    with forked:
-        torch.manual_seed(seed)
-        yield

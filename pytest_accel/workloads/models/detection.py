@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -16,7 +14,7 @@ from pytest_accel.workloads.data.files import IMAGENET_MEAN, IMAGENET_STD
 
 
 class Targets(NamedTuple):
-    """Objects of a batch of images, padded to one number of boxes; the real ones come first.
+    """Objects of a batch of images, padded with zeros to one number of boxes; the real ones come first.
 
     A named tuple, as compilers, DDP and `torch.utils._pytree` look into tuples. Its shapes do not change between batches.
     """
@@ -24,14 +22,6 @@ class Targets(NamedTuple):
     labels: Tensor  # (images, boxes), integers
     boxes: Tensor  # (images, boxes, 4): centre x and y, width, height; shares of the image without padding
     valid: Tensor  # (images, boxes), booleans: a real box, not padding
-
-    def without_padding(self) -> Targets:
-        """Return the same with padding that is in range and finite."""
-        return Targets(
-            labels=torch.where(self.valid, self.labels, 0),
-            boxes=torch.where(self.valid[..., None], self.boxes, 0.5),
-            valid=self.valid,
-        )
 
 
 class Scenes(NamedTuple):
@@ -93,7 +83,7 @@ def make_noise(targets: Targets, *, pairs: int, num_classes: int) -> Noise:
     There are max(1, pairs // the most boxes of an image) groups of copies. The number of slots does not depend on the
     number of boxes, so that shapes stay static and nothing waits for the device.
     """
-    labels, boxes, valid = targets.without_padding()
+    labels, boxes, valid = targets
     images, most = valid.shape
     slots = max(pairs, most)
     boxes_per_group = valid.sum(dim=1).amax().clamp(min=1)  # a tensor, on the device
@@ -147,8 +137,6 @@ def match(costs: Tensor) -> Tensor:
     layers, images, objects, predictions = costs.shape
     if costs.is_meta:  # FLOPs are counted there
         return torch.full((layers, images, predictions), UNMATCHED, device="meta")
-    if find_spec("scipy") is None:
-        raise RuntimeError("Matching boxes needs SciPy: pip install scipy")
     from scipy.optimize import linear_sum_assignment
 
     found = torch.full((layers * images, predictions), UNMATCHED)
@@ -191,11 +179,13 @@ def dino_loss(predictions: Predictions, targets: Targets) -> Tensor:
 @torch.no_grad()  # type: ignore[untyped-decorator, unused-ignore]
 def matching_costs(predictions: Predictions, targets: Targets) -> Tensor:
     """Return the costs of matching: (1 + layers, images, objects, queries)."""
-    labels, boxes, valid = targets.without_padding()
+    labels, boxes, valid = targets
     logits = predictions.logits.float().transpose(-1, -2)  # classes before queries
     chosen = labels[None, :, :, None].expand(*logits.shape[:2], -1, logits.shape[-1])
     found, wanted = predictions.boxes.float()[:, :, None], boxes[None, :, :, None]
-    focal = (_focal(logits, 1.0) - _focal(logits, 0.0)).gather(2, chosen)
+    focal = (_focal(logits, torch.ones_like(logits)) - _focal(logits, torch.zeros_like(logits))).gather(
+        2, chosen
+    )
     l1 = (found - wanted).abs().sum(dim=-1)
     giou = generalized_iou(to_corners(found), to_corners(wanted))
     total = COSTS[0] * focal + COSTS[1] * l1 - COSTS[2] * giou
@@ -205,15 +195,12 @@ def matching_costs(predictions: Predictions, targets: Targets) -> Tensor:
 
 def matched_loss(predictions: Predictions, targets: Targets, matched: Tensor) -> Tensor:
     logits, boxes, denoised_logits, denoised_boxes, noise = predictions
-    targets = targets.without_padding()
-    total = _sum(logits, boxes, targets, target=matched.clamp(min=0), positive=matched != UNMATCHED)
+    total = _sum(logits, boxes, targets, matched.clamp(min=0), matched != UNMATCHED)
     total = total / targets.valid.sum().clamp(min=1)
     if noise is None or denoised_logits is None or denoised_boxes is None:
         return total
     copied, positive = (each.expand(len(denoised_logits), -1, -1) for each in (noise.target, noise.positive))
-    denoising = _sum(
-        denoised_logits, denoised_boxes, targets, target=copied, positive=positive, counted=noise.active
-    )
+    denoising = _sum(denoised_logits, denoised_boxes, targets, copied, positive, counted=noise.active)
     return total + denoising / noise.positive.sum().clamp(min=1)
 
 
@@ -221,9 +208,9 @@ def _sum(
     logits: Tensor,
     boxes: Tensor,
     targets: Targets,
-    *,
     target: Tensor,
     positive: Tensor,
+    *,
     counted: Tensor | None = None,
 ) -> Tensor:
     """Return the summed loss of (layers, images, queries); only positives have a target."""
@@ -239,10 +226,8 @@ def _sum(
     return LOSSES[0] * focal + LOSSES[1] * l1 + LOSSES[2] * giou
 
 
-def _focal(logits: Tensor, truth: Tensor | float) -> Tensor:
+def _focal(logits: Tensor, truth: Tensor) -> Tensor:
     """Return the focal loss of each logit; `truth` is 1 or 0."""
-    if not isinstance(truth, Tensor):
-        truth = torch.full_like(logits, truth)
     probability = logits.sigmoid()
     missed = probability + truth - 2 * probability * truth  # |truth - probability|
     alpha = FOCAL_ALPHA * truth + (1 - FOCAL_ALPHA) * (1 - truth)
@@ -259,16 +244,10 @@ def build_detector(name: str, *, num_classes: int | None = None, **options: Any)
     """Build the named detector with random weights; `num_classes` are those of objects, without a background."""
     from torchvision import models
 
-    if not name.startswith("fasterrcnn_"):
-        raise ValueError(
-            f"model: {name!r} of torchvision is no Faster R-CNN. Choose fasterrcnn_resnet50_fpn for instance, or pass a "
-            "callable that returns a module of scenes."
-        )
     if num_classes is not None:
         options["num_classes"] = num_classes + 1  # class 0 is the background
     # Without the second, "no weights" still downloads a pretrained backbone.
-    options = {"weights": None, "weights_backbone": None} | options
-    return TorchvisionDetector(models.get_model(name, **options))
+    return TorchvisionDetector(models.get_model(name, weights=None, weights_backbone=None, **options))
 
 
 class TorchvisionDetector(nn.Module):
@@ -314,18 +293,19 @@ class TorchvisionDetector(nn.Module):
             # Under autocast, where weights have half precision too: the library pools regions in fp32 there alone.
             half = images.dtype in {torch.bfloat16, torch.float16}
             with torch.autocast(images.device.type, dtype=images.dtype if half else None, enabled=half):
-                found = self.detector(Padded(images=images, sizes=sizes.tolist()))
+                self.detector.transform.sizes = sizes.tolist()
+                found = self.detector(images)
             heads, self._heads = self._heads, []  # numbers that are not finite make no box
             return found, heads
         # The number of boxes is a shape in this library: the only place where our part waits for the device.
         known = torch.cat([sizes, targets.valid.sum(dim=1, keepdim=True)], dim=1).tolist()
-        padded = Padded(images=images, sizes=[(height, width) for height, width, _ in known])
+        self.detector.transform.sizes = [(height, width) for height, width, _ in known]
         corners, labels = corners_px(targets.boxes, sizes), targets.labels + 1
         lists = [
             {"boxes": corners[image, :count], "labels": labels[image, :count]}
             for image, (_, _, count) in enumerate(known)
         ]
-        return self.detector(padded, lists)
+        return self.detector(images, lists)
 
     def _in_fp32(self, _module: nn.Module, _arguments: Any, output: Any) -> Any:
         output = tree_map(Tensor.float, output)
@@ -348,15 +328,6 @@ class TorchvisionDetector(nn.Module):
         return torch.stack([leaf.sum() for leaf in tree_leaves(outputs)]).sum()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Padded:
-    images: Tensor
-    sizes: list[tuple[int, int]]  # of each without its padding
-
-    def __iter__(self) -> Iterator[Tensor]:
-        return iter(self.images)
-
-
 def _anchors_in_fp32(_module: nn.Module, arguments: tuple[Any, list[Tensor]]) -> tuple[Any, list[Tensor]]:
     """Give the generator maps of fp32; it reads their shapes and type alone."""
     images, maps = arguments
@@ -366,10 +337,12 @@ def _anchors_in_fp32(_module: nn.Module, arguments: tuple[Any, list[Tensor]]) ->
 class NoTransform(nn.Module):
     """Replacement of the library's resizing and normalization, which the input pipeline does."""
 
-    def forward(self, padded: Padded, targets: Any = None) -> tuple[Any, Any]:
+    sizes: list[tuple[int, int]]  # of each image without its padding
+
+    def forward(self, images: Tensor, targets: Any = None) -> tuple[Any, Any]:
         from torchvision.models.detection.image_list import ImageList
 
-        return ImageList(padded.images, padded.sizes), targets
+        return ImageList(images, self.sizes), targets
 
     def postprocess(self, found: Any, _sizes: Any, _original_sizes: Any) -> Any:
         return found
@@ -378,15 +351,12 @@ class NoTransform(nn.Module):
 @torch.no_grad()
 def calibrate(backbone: nn.Module) -> None:
     """Set the running statistics of a backbone's batch norms to those of noise."""
-    momenta = {norm: norm.momentum for norm in _norms(backbone)}
-    for norm in momenta:
-        norm.momentum = 1.0  # of this batch alone
+    for norm in _norms(backbone):
+        norm.momentum = 1.0  # of this batch alone: they are in eval mode from here on
     backbone.train()
     noise = torch.rand(CALIBRATING, device=next(backbone.parameters()).device)
     mean, std = (noise.new_tensor(each).view(3, 1, 1) for each in (IMAGENET_MEAN, IMAGENET_STD))
     backbone((noise - mean) / std)
-    for norm, momentum in momenta.items():
-        norm.momentum = momentum
 
 
 def _norms(backbone: nn.Module) -> Iterator[Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -57,10 +57,6 @@ BORDER = 0.01  # of the image: smallest distance of a proposal's centre from the
 SMALLEST = 1e-5  # of the image: smallest value that a logit is taken of
 
 
-def build_dino(name: str, **changes: Any) -> Dino:
-    return Dino(replace(DINO_SHAPES[name], **changes))
-
-
 class Dino(nn.Module):
     def __init__(self, shape: DinoShape) -> None:
         super().__init__()
@@ -75,7 +71,8 @@ class Dino(nn.Module):
     @property
     def compiled_apart(self) -> list[nn.Module]:
         """Repeated layers: compiled as one graph, all 36 take minutes."""
-        return [*self.neck.backbone.compiled_apart, *self.encoder, self.proposer, *self.decoder.layers]
+        backbone = [block for stage in self.neck.backbone.stages for block in stage.blocks]
+        return [*backbone, *self.encoder, self.proposer, *self.decoder.layers]
 
     def forward(self, scenes: Scenes) -> Predictions:
         images, sizes, targets = scenes
@@ -268,7 +265,7 @@ class EncoderLayer(nn.Module):
         self.feedforward = FeedForward(shape)
 
     def forward(self, tokens: Tensor, positions: Tensor, places: Places) -> Tensor:
-        seen = self.attention(tokens + positions, places.in_padded, tokens, places.sizes, places.padding)
+        seen = self.attention(tokens + positions, places.in_padded, tokens, places)
         return self.feedforward(self.norm(tokens + seen))
 
 
@@ -309,7 +306,7 @@ class DecoderLayer(nn.Module):
     ) -> Tensor:
         """`mask` is (images, 1, queries, queries); `boxes` are shares of the padded image."""
         x = self.norm1(x + self.attention(x, positions, mask))
-        seen = self.cross(x + positions, boxes, tokens, places.sizes, places.padding)
+        seen = self.cross(x + positions, boxes, tokens, places)
         return self.feedforward(self.norm2(x + seen))
 
 
@@ -365,15 +362,10 @@ class DeformableAttention(nn.Module):
         nn.init.xavier_uniform_(self.values.weight)
         nn.init.xavier_uniform_(self.out.weight)
 
-    def forward(
-        self, queries: Tensor, references: Tensor, tokens: Tensor, sizes: LevelSizes, padding: Tensor
-    ) -> Tensor:
-        """Return (images, queries, width).
-
-        `references` are (images or 1, queries, 2) centres or (.., 4) boxes; `padding` is (images, tokens).
-        """
+    def forward(self, queries: Tensor, references: Tensor, tokens: Tensor, places: Places) -> Tensor:
+        """Return (images, queries, width); `references` are (images or 1, queries, 2) centres or (.., 4) boxes."""
         n, q, _ = queries.shape
-        values = self.values(tokens).masked_fill(padding[..., None], 0).unflatten(-1, (self.heads, -1))
+        values = self.values(tokens).masked_fill(places.padding[..., None], 0).unflatten(-1, (self.heads, -1))
         # In fp32: the eight bits of bf16 cannot distinguish neighbours on a map of 200 tokens.
         offsets = self.offsets(queries).view(n, q, self.heads, self.levels, self.points, 2).float()
         weights = self.weights(queries).view(n, q, self.heads, -1).softmax(dim=-1)
@@ -382,10 +374,12 @@ class DeformableAttention(nn.Module):
         if reference.shape[-1] == 4:  # offsets are in boxes
             where = centre + offsets / self.points * size / 2
         else:  # in tokens. new_full, not a list: that would be copied from the host, and waited for.
-            tokens_of = [torch.stack((offsets.new_full((), w), offsets.new_full((), h))) for h, w in sizes]
+            tokens_of = [
+                torch.stack((offsets.new_full((), w), offsets.new_full((), h))) for h, w in places.sizes
+            ]
             where = centre + offsets / torch.stack(tokens_of)[:, None]
         weights = weights.view(n, q, self.heads, self.levels, self.points)
-        return self.out(attend(values, sizes, where, weights))
+        return self.out(attend(values, places.sizes, where, weights))
 
 
 def attend(values: Tensor, sizes: LevelSizes, where: Tensor, weights: Tensor) -> Tensor:
@@ -430,16 +424,11 @@ class SwinBackbone(nn.Module):
         self.checkpoint = shape.checkpoint
 
     @property
-    def compiled_apart(self) -> list[nn.Module]:
-        """Its blocks: many of a few kinds."""
-        return [block for stage in self._stages for block in stage.blocks]
+    def stages(self) -> list[Any]:
+        return [module for module in self.swin.modules() if hasattr(module, "blocks")]
 
     def forward(self, images: Tensor) -> list[Tensor]:
-        for stage in self._stages:  # not on the meta device, where FLOPs are counted
+        for stage in self.stages:  # not on the meta device, where FLOPs are counted
             stage.grad_checkpointing = self.checkpoint and not images.is_meta
         maps = self.swin(images)
         return [norm(stage).permute(0, 3, 1, 2) for norm, stage in zip(self.norms, maps, strict=True)]
-
-    @property
-    def _stages(self) -> list[Any]:
-        return [module for module in self.swin.modules() if hasattr(module, "blocks")]

@@ -1,6 +1,6 @@
 """A decoder-only transformer on one screen: pre-norm, rotary positions, fused causal attention.
 
-The head shares the embedding's weights (`tied=True`, as in GPT-2 and Megatron). Linear layers have no bias. The vocabulary
+The head shares the embedding's weights, as in GPT-2 and Megatron. Linear layers have no bias. The vocabulary
 is padded to a multiple of 128 for the tensor cores; no token and no target is in the padding. `forward` returns logits in
 the type they were computed in: the loss upcasts them, where a compiler fuses it into the softmax. The residual stream has
 the type of the products, as in Megatron-LM: .973 of the step time of a fp32 stream at 0.8 B on an H200.
@@ -8,7 +8,7 @@ the type of the products, as in Megatron-LM: .973 of the step time of a fp32 str
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import pi, sqrt
 from typing import Any
 
@@ -29,7 +29,6 @@ class GptShape:
     heads: int
     sequence: int
     vocabulary: int
-    tied: bool = True
     checkpoint: bool = False
 
     @property
@@ -46,10 +45,6 @@ GPT_SHAPES = {
     "gpt-13b": GptShape(layers=40, width=5120, heads=40, sequence=2048, vocabulary=50257),
     "gpt-175b": GptShape(layers=96, width=12288, heads=96, sequence=2048, vocabulary=50257),
 }
-
-
-def build_gpt(name: str, **changes: Any) -> GPT:
-    return GPT(replace(GPT_SHAPES[name], **changes))
 
 
 class CausalAttention(nn.Module):
@@ -98,8 +93,7 @@ class GPT(nn.Module):
         self.blocks = nn.ModuleList(GptBlock(shape) for _ in range(shape.layers))
         self.norm = nn.LayerNorm(shape.width)
         self.head = nn.Linear(shape.width, shape.padded_vocabulary, bias=False)
-        if shape.tied:
-            self.head.weight = self.embedding.weight
+        self.head.weight = self.embedding.weight
         for name in ("cos", "sin"):
             angles = torch.empty(shape.sequence, shape.width // shape.heads // 2)
             self.register_buffer(name, angles, persistent=False)

@@ -4,7 +4,7 @@ DeepLabV3+ of their libraries, as the studies configure them."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -34,7 +34,9 @@ class WideBlock(nn.Module):
 
 
 class WideResNet(nn.Module):
-    def __init__(self, widths: Sequence[int], *, num_classes: int, channels: int, dropout: float) -> None:
+    def __init__(
+        self, widths: Sequence[int], *, num_classes: int = 100, channels: int = 3, dropout: float = 0.01
+    ) -> None:
         super().__init__()
         layers: list[nn.Module] = [nn.Conv2d(channels, STEM_CHANNELS, 3, padding=1, bias=False)]
         before = STEM_CHANNELS
@@ -60,12 +62,6 @@ def _convolution(channels_in: int, channels: int) -> list[nn.Module]:
     ]
 
 
-def build_wide_resnet(
-    name: str, *, num_classes: int = 100, channels: int = 3, dropout: float = 0.01
-) -> WideResNet:
-    return WideResNet(WIDE_RESNET_WIDTHS[name], num_classes=num_classes, channels=channels, dropout=dropout)
-
-
 BOTTLENECK_CHANNELS = 16
 AUTOENCODER_WIDTHS = {
     "autoencoder": (64, 128, 256),
@@ -87,7 +83,7 @@ class ResidualBlock(nn.Module):
 class Autoencoder(nn.Module):
     """Images in, images out: (batch, channels, height, width), both sides divisible by four."""
 
-    def __init__(self, widths: Sequence[int], *, channels: int) -> None:
+    def __init__(self, widths: Sequence[int], *, channels: int = 1) -> None:
         super().__init__()
         wide, narrow = list(widths), list(reversed(widths))
         encoder: list[nn.Module] = [nn.Conv2d(channels, wide[0], 3, padding=1), *_blocks(wide[0])]
@@ -108,10 +104,6 @@ def _blocks(channels: int) -> list[nn.Module]:
     return [ResidualBlock(channels) for _ in range(BLOCKS_PER_STAGE)]
 
 
-def build_autoencoder(name: str, *, channels: int = 1) -> Autoencoder:
-    return Autoencoder(AUTOENCODER_WIDTHS[name], channels=channels)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BertShape:
     layers: int
@@ -127,10 +119,6 @@ BERT_SHAPES = {
     "bert-tiny": BertShape(layers=2, width=128, heads=2, inner=512),
     "bert-base": BertShape(layers=12, width=768, heads=12, inner=3072),
 }
-
-
-def build_bert(name: str, **changes: Any) -> Bert:
-    return Bert(replace(BERT_SHAPES[name], **changes))
 
 
 class Bert(nn.Module):
@@ -179,44 +167,39 @@ OUTPUT_STRIDE = 8  # of DeepLabV3+: its last stages are dilated
 
 
 def build_segformer(
-    name: str, *, num_classes: int = CITYSCAPES_CLASSES, decoder_channels: int = 256
+    encoder: str, *, num_classes: int = CITYSCAPES_CLASSES, decoder_channels: int = 256
 ) -> nn.Module:
     import segmentation_models_pytorch as smp
 
     sizes = {"classes": num_classes, "decoder_segmentation_channels": decoder_channels}
-    network: nn.Module = smp.Segformer(SEGFORMERS[name], encoder_weights=None, **sizes)
+    network: nn.Module = smp.Segformer(encoder, encoder_weights=None, **sizes)
     return network
-
-
-def build_deeplabv3plus(
-    name: str, *, num_classes: int = CITYSCAPES_CLASSES, decoder_channels: int = 512
-) -> DeepLabV3Plus:
-    import segmentation_models_pytorch as smp
-
-    network = smp.DeepLabV3Plus(
-        DEEPLABS[name],
-        encoder_weights=None,
-        encoder_output_stride=OUTPUT_STRIDE,
-        classes=num_classes,
-        decoder_channels=decoder_channels,
-        decoder_aspp_dropout=DROPOUT,
-    )
-    return DeepLabV3Plus(network, classes=num_classes)
 
 
 class DeepLabV3Plus(nn.Module):
     """The library's DeepLabV3+, and in training an auxiliary head on the third stage, which the library does not have."""
 
-    def __init__(self, network: Any, *, classes: int) -> None:
+    def __init__(
+        self, encoder: str, *, num_classes: int = CITYSCAPES_CLASSES, decoder_channels: int = 512
+    ) -> None:
+        import segmentation_models_pytorch as smp
+
         super().__init__()
-        self.network = network
-        channels = network.encoder.out_channels[-2]
+        self.network: Any = smp.DeepLabV3Plus(
+            encoder,
+            encoder_weights=None,
+            encoder_output_stride=OUTPUT_STRIDE,
+            classes=num_classes,
+            decoder_channels=decoder_channels,
+            decoder_aspp_dropout=DROPOUT,
+        )
+        channels = self.network.encoder.out_channels[-2]
         self.auxiliary_head = nn.Sequential(
             nn.Conv2d(channels, channels // 4, 3, padding=1, bias=False),
             nn.BatchNorm2d(channels // 4),
             nn.ReLU(inplace=True),
             nn.Dropout(DROPOUT),
-            nn.Conv2d(channels // 4, classes, 1),
+            nn.Conv2d(channels // 4, num_classes, 1),
             nn.Upsample(scale_factor=OUTPUT_STRIDE, mode="bilinear", align_corners=False),
         )
 

@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from pytest_accel.measure.arguments import OutOfMemory
 from pytest_accel.workloads.data.sources import RotatingSource
 from pytest_accel.workloads.step import TrainStep
 
@@ -72,19 +71,6 @@ def test_loader_gives_all_micro_batches_of_a_step():
         assert source.taken == 3
         step()
         assert source.taken == 6
-
-
-def test_out_of_memory_names_the_micro_batch():
-    with build(micro_batch_size=4) as step:
-
-        def fail(*_):
-            raise torch.OutOfMemoryError("CUDA out of memory.")
-
-        step._forward_loss = fail
-        with pytest.raises(
-            OutOfMemory, match=r"a micro-batch of 4 did not fit.*Choose a smaller micro_batch_size"
-        ):
-            step()
 
 
 # Clipping and learning rates.

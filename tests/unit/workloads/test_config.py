@@ -56,8 +56,12 @@ def own(num_classes=3):
         (BERT, {"image_size": 64}, "image_size: zoo/bert-tiny reads tokens.*Leave image_size out"),
         ("resnet18", {"vocabulary": 64}, "vocabulary: resnet18 reads images.*Leave vocabulary out"),
         (own, {"data": "mnist", "sequence": 64}, "sequence: .*own reads images"),
-        (DINO, {"model_options": {"num_classes": 5}}, "Write num_classes=5 beside model_options"),
-        (own, {"data": "mnist", "model_options": {"num_classes": 5}}, r"partial\(model, num_classes=5\)"),
+        (
+            DINO,
+            {"model_options": {"num_classes": 5}},
+            "num_classes is an argument of every step. Write it beside",
+        ),
+        (own, {"data": "mnist", "model_options": {"seed": 5}}, r"seed is an argument .* functools\.partial"),
         (GPT, {"lr_scale": {"blocks": 0.0}}, "blocks.*: 0.0 is not a positive number"),
         (GPT, {"clip": 0.0}, "clip: 0.0 is not a positive number"),
         (GPT, {"clip": float("nan")}, "clip: nan is not a positive number"),
@@ -74,7 +78,7 @@ def test_wrong_option_is_refused_before_a_model_is_built(model, choices, said):
         ({"batch_size": {40: 8, 16: 4}, "precision": "half"}, {"batch_size": 4, "precision": "bf16"}),
         (
             {"global_batch_size": {24: 8}, "precision": "single"},
-            {"global_batch_size": 8, "precision": "fp32"},
+            {"global_batch_size": 8, "precision": "fp32", "scaling": "strong"},
         ),
         ({"batch_size": 8, "micro_batch_size": {25: 4, 1: 2}}, {"batch_size": 8, "micro_batch_size": 2}),
         ({"batch_size": 8, "micro_batch_size": {16: None, 1: 2}}, {"batch_size": 8}),
@@ -82,7 +86,7 @@ def test_wrong_option_is_refused_before_a_model_is_built(model, choices, said):
 )
 def test_what_depends_on_the_device_is_stored_as_it_was_chosen(choices, stored):
     with TrainStep.build(own, data="mnist", memory_gb=24, model_options={}, loss=_mean, **choices) as step:
-        found = {name: step.configuration.get(name) for name in (*BATCH_SIZES, "precision")}
+        found = {name: step.configuration.get(name) for name in (*BATCH_SIZES, "precision", "scaling")}
         assert {name: value for name, value in found.items() if value is not None} == {
             "precision": "fp32"
         } | stored

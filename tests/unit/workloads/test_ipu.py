@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_accel.measure.arguments import OutOfMemory, StepError
+from pytest_accel.measure.arguments import OutOfMemory
 from pytest_accel.workloads.step import TrainStep
 from tests.support.steps import losses
 
@@ -28,18 +28,13 @@ def ipu():
             sys.modules.pop(name, None)
 
 
-class Images(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(784, 16), nn.ReLU(), nn.Linear(16, 10))
-
-    def forward(self, images):
-        return self.layers(images)
+def images():
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 16), nn.ReLU(), nn.Linear(16, 10))
 
 
 @pytest.fixture
 def train(ipu):
-    def build(model=Images, **choices):
+    def build(model=images, **choices):
         choices = {"data": "mnist", "batch_size": 16, **choices}
         return ipu.IpuTrainStep.build(model, device="ipu", **choices)
 
@@ -49,8 +44,8 @@ def train(ipu):
 @pytest.mark.parametrize(
     ("model", "choices"),
     [
-        (Images, {"optimizer": "sgd", "lr": 0.1}),
-        (Images, {"optimizer": "adamw", "weight_decay": 0.1, "micro_batch_size": 4}),
+        (images, {"optimizer": "sgd", "lr": 0.1}),
+        (images, {"optimizer": "adamw", "weight_decay": 0.1, "micro_batch_size": 4}),
         ("zoo/autoencoder-tiny", {"optimizer": "adam"}),
         ("mobilenet_v3_small", {"data": "imagenet", "image_size": 32, "batch_size": 4}),
     ],
@@ -94,20 +89,12 @@ def test_batch_that_does_not_fit_is_said_and_its_micro_batches_do(train):
         losses(step)
 
 
-def test_step_that_trains_nothing_is_refused(train):
-    with (
-        train(lr=0.0, weight_decay=0.0) as step,
-        pytest.raises(StepError, match="the parameters did not move"),
-    ):
-        losses(step)
-
-
 @pytest.mark.parametrize(
     ("choices", "said"),
     [
         ({"precision": "bf16"}, "'bf16' is not possible on ipu: .*Valid there: fp32, fp16"),
         ({"clip": 1.0}, "clip: 1.0 is not possible on an IPU. Leave it out"),
-        ({"compile": "default"}, "poptorch compiles for an IPU. Leave it out"),
+        ({"compile": "default"}, "compile: 'default' is not possible on an IPU"),
         ({"optimizer": torch.optim.RMSprop}, "poptorch has sgd, adam, adamw for an IPU"),
     ],
 )
@@ -117,7 +104,7 @@ def test_what_an_ipu_cannot_do_is_refused(train, choices, said):
 
 
 def test_inference_runs_the_compiled_model(ipu):
-    with ipu.IpuInferStep.build(Images, device="ipu", data="mnist", batch_size=8, precision="half") as step:
+    with ipu.IpuInferStep.build(images, device="ipu", data="mnist", batch_size=8, precision="half") as step:
         step()
         step.check()
         assert step.output.shape == (8, 10)

@@ -46,9 +46,7 @@ def test_parameter_counts_are_those_of_the_papers(name, parameters):
     ("name", "convolutional"),
     [
         ("resnet18", True),
-        ("mobilenet_v3_small", True),
         ("vgg16", True),
-        ("convnext_tiny", True),
         ("timm/convnext_tiny", True),
         ("vit_b_16", False),
         ("swin_t", False),
@@ -112,10 +110,9 @@ def test_no_model_is_downloaded(name, monkeypatch):
         ("resnet5O", "Did you mean 'resnet50'"),
         ("resnet51", "'resnet50'"),
         ("timm/vit_tinny_patch16_224", "'timm/vit_tiny_patch16_224'"),
-        ("vit_tiny_patch16_224", "'timm/vit_tiny_patch16_224'"),
         ("zoo/gpt-117", "'zoo/gpt-117m'"),
-        ("hub/resnet50", "unknown prefix"),
-        ("r3d_18", "is not a model of torchvision for classes, boxes or masks"),
+        ("hub/resnet50", "is not known. Names come from"),
+        ("retinanet_resnet50_fpn", "is not known"),
     ],
 )
 def test_unknown_model_names_the_nearest_and_the_libraries(name, hint):
@@ -195,29 +192,21 @@ def test_compiled_gelu_is_the_same_function():
     assert any("sigmoid" in each for each in seen)
 
 
-def test_checkpointing_gives_the_same_gradients():
+def test_checkpointing_gives_the_same_gradients_and_operations():
     tokens = torch.randint(100, (2, 16))
-    found, runs = [], []
+    found, runs, counts = [], [], []
     for options in ({}, {"checkpoint": True}):
-        model, _ = build_model("zoo/gpt-tiny", **SMALL, **options)
+        model, info = build_model("zoo/gpt-tiny", **SMALL, **options)
+        plan = plan_data("tokens", info, batch_size=2)
+        counts.append(counted_flops(model, plan, loss=plan.loss(0.0)[1]))
         runs.append(0)
         model.blocks[0].register_forward_pre_hook(lambda *_: runs.__setitem__(-1, runs[-1] + 1))
         model(tokens).square().mean().backward()
         found.append([parameter.grad for parameter in model.parameters()])
     assert runs == [1, 2]
+    assert counts[0] == counts[1] is not None  # recomputation is no work
     for kept, again in zip(*found, strict=True):
         torch.testing.assert_close(again, kept)
-
-
-def test_recomputation_is_not_counted_as_work():
-    counts = set()
-    for checkpoint in (False, True):
-        options = {"layers": 1, "width": 32, "heads": 2, "checkpoint": checkpoint}
-        with TrainStep.build("zoo/gpt-tiny", batch_size=1, model_options=options) as step:
-            counts.add(step.demand.flops)
-            assert step.configuration["model.checkpoint"] is checkpoint
-    assert len(counts) == 1
-    assert None not in counts
 
 
 def test_attention_kernel_is_a_fact_and_not_configuration():

@@ -125,10 +125,6 @@ def test_unknown_precision_names_the_nearest():
         check_precision("bf61", CPU)
 
 
-def test_only_fp16_scales_its_loss():
-    assert [name for name in PRECISIONS if PRECISIONS[name].scaler(CPU).is_enabled()] == ["fp16"]
-
-
 def test_autocast_is_used_for_half_precision():
     for name, expected in {"fp32": torch.float32, "bf16": torch.bfloat16}.items():
         with PRECISIONS[name].autocast(CPU):

@@ -39,10 +39,8 @@ def train_mlp(**changes):
     ("model", "choices"),
     [
         ("resnet18", {"image_size": 32}),
-        ("mobilenet_v3_small", {"image_size": 32, "data": "cifar100"}),
         ("swin_t", {"image_size": 32}),
         ("timm/vit_tiny_patch16_224", {"image_size": 32, "data": "food101"}),
-        ("timm/resnet18", {"image_size": 32, "optimizer": "adam"}),
         ("zoo/gpt-tiny", {"sequence": 16}),
         ("resnet18", {"image_size": 32, "precision": "bf16"}),
         ("zoo/gpt-tiny", {"sequence": 16, "precision": "bf16"}),
@@ -59,7 +57,6 @@ def test_named_and_own_models_train(model, choices):
     ("model", "choices"),
     [
         ("resnet18", {"image_size": 32, "precision": "bf16"}),
-        ("vit_b_16", {"image_size": 32}),
         ("swin_t", {"image_size": 32}),
         ("zoo/gpt-tiny", {"sequence": 16, "precision": "bf16"}),
         (mlp, {"data": "mnist"}),
@@ -115,15 +112,6 @@ def test_output_that_is_not_finite_is_an_error():
         pytest.raises(StepError, match="not finite in fp32"),
     ):
         run(step).check()
-
-
-@pytest.mark.parametrize("kind", [TrainStep, InferStep])
-def test_step_that_never_ran_is_an_error(kind):
-    with (
-        kind.build(mlp, data="mnist", batch_size=2) as step,
-        pytest.raises(StepError, match="no step has run"),
-    ):
-        step.check()
 
 
 # Configuration.
@@ -189,6 +177,8 @@ def test_fewer_classes_than_the_data_has_are_refused_with_the_remedy():
 def test_batch_that_does_not_fit_is_not_made_smaller():
     with pytest.raises(OutOfMemory, match=r"resnet18: a batch of 1000000000 did not fit .* NOT made smaller"):
         TrainStep.build("resnet18", batch_size=10**9, image_size=224)
+    with pytest.raises(OutOfMemory, match=r"a batch of 1000000000 did not fit.* smaller micro_batch_size"):
+        TrainStep.build("resnet18", batch_size=2 * 10**9, micro_batch_size=10**9, image_size=224)
 
 
 def step_that_raises(error):
@@ -328,31 +318,6 @@ def test_model_with_several_outputs_needs_a_loss():
         run(step).check()
 
 
-class Greedy:
-    """A source that finds no memory for its next batch."""
-
-    loads, buffered, burst = True, 0, 1
-
-    def __next__(self):
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 80 GiB")
-
-    def close(self):
-        pass
-
-
-@pytest.mark.parametrize("build", [TrainStep.build, InferStep.build])
-def test_out_of_memory_while_loading_names_the_batch(build):
-    def compute_only(step):
-        with step.computing_only():
-            step()
-
-    for use in (lambda step: step(), lambda step: step.load(), compute_only):
-        with build("resnet18", data="cifar100", image_size=32, batch_size=2) as step:
-            step._source = Greedy()
-            with pytest.raises(OutOfMemory, match=r"resnet18: a batch of 2 did not fit"):
-                use(step)
-
-
 # Baselines and global batches.
 
 
@@ -388,11 +353,3 @@ def test_configuration_of_gpt_equals_that_of_its_baseline():
     assert configuration.pop("model.layers") == 1
     sizes = {"batch_size": 16, "parameters": 123_606_528, "vocabulary": 50_257, "input_shape": "1024"}
     assert configuration | sizes == entry["configuration"]
-
-
-def test_global_batch_on_one_device_is_its_batch():
-    with train_mlp(batch_size=None, global_batch_size=16) as step:
-        assert step.work == 16
-        assert step.configuration["global_batch_size"] == 16
-        assert step.configuration["scaling"] == "strong"
-        assert "batch_size" not in step.configuration

@@ -47,7 +47,7 @@ PLANS = [
         (SEGFORMER, {"data": "imagenet"}, "'imagenet' does not fit zoo/segformer-b0.*Valid: cityscapes"),
         (GPT, {"data": "imagenet"}, "does not fit zoo/gpt-tiny, a model for language. Valid: tokens, oscar"),
         (torch.nn.Identity, {"data": "tokens"}, "needs sequence= and vocabulary="),
-        ("maskrcnn_resnet50_fpn", {"data": "coco"}, "of torchvision is no Faster R-CNN"),
+        ("maskrcnn_resnet50_fpn", {"data": "coco"}, "is not known"),
         (DINO, {"label_smoothing": 0.1}, "label_smoothing: detection has none"),
         (SEGFORMER, {"label_smoothing": 0.1}, "label_smoothing: segmentation has none"),
         (BERT, {"label_smoothing": 0.1}, "label_smoothing: question answering has none. Leave it out"),

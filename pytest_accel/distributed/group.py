@@ -27,7 +27,8 @@ _POLL_S = 0.02
 _LEAVE_S = 10.0  # for ranks to leave by themselves: torch alone takes seconds to end
 # For the other ranks to notice that one is gone, and for its process to end after its connection.
 _LOST_S = 2.0
-_FAILED_S = 10.0  # for the other ranks when one has failed or skipped: they may wait for it in a collective
+_FAILED_S = 10.0  # for the other ranks when one has failed: they may wait for it in a collective
+_SKIPPED_S = 30.0  # for the other ranks when one skipped: memory may not suffice for them either
 
 Waiting = Callable[[], None]
 Phase = Callable[[str, float | None], None]
@@ -307,8 +308,8 @@ class PendingOrder:
         match message:
             case {"answer": dict(payload)}:
                 self.answers[rank] = payload
-                if payload.get("outcome", "passed") != "passed":
-                    self._wait_at_most(_FAILED_S)
+                if (outcome := payload.get("outcome", "passed")) != "passed":
+                    self._wait_at_most(_FAILED_S if outcome == "failed" else _SKIPPED_S)
             case {"phase": text, "remaining_s": left_s} if rank == 0:
                 phase(text, left_s)
 

@@ -5,7 +5,6 @@ Exception
 └── RuntimeError
     └── StepError  a step that ran, or tried to, and is no benchmark
         └── OutOfMemory
-            └── CannotFit
 """
 
 from __future__ import annotations
@@ -243,10 +242,6 @@ class StepError(RuntimeError):
 
 class OutOfMemory(StepError):  # noqa: N818 - reads as what happened
     """The batch did not fit; it is never made smaller silently."""
-
-
-class CannotFit(OutOfMemory):
-    """Known before anything is built, and on every rank alike."""
 
 
 def says_out_of_memory(text: str) -> bool:

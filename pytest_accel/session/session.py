@@ -233,7 +233,7 @@ class BenchmarkSession:
             item.stash[UNFIT] = found.unfit
         if case is not None and found.measurement is not None:
             measured = item.stash[MEASUREMENT] = self.with_scaling(case, found.measurement)
-            add_to_pytest_benchmark(item, case.platform, measured)
+            add_to_pytest_benchmark(item, case.platform, measured, found.extra_info)
         self.show_uncaptured(reports)
         return reports
 

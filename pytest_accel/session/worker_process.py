@@ -9,7 +9,7 @@ import platform as host
 import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
@@ -49,6 +49,7 @@ class ItemResult:
     printed: str = ""  # by an item that failed; a group that did not complete shows it
     reports: tuple[Mapping[str, Any], ...] = ()
     measurement: Measurement | None = None
+    extra_info: Mapping[str, Any] = field(default_factory=dict)  # of pytest-benchmark's JSON
     unfit: Unfit | None = None  # it did not fit in the memory of a rank's device
     device_check: DeviceCheck | None = None  # of the process group, before its first measurement
     warnings: tuple[Mapping[str, Any], ...] = ()
@@ -89,6 +90,7 @@ class WorkerProcess:
         self._end = config.stash[RANK_END]
         self._items = {item.nodeid: item for item in items}  # all of them, before -m and -k deselect some
         self._reports: list[pytest.TestReport] = []
+        self._extra_info: dict[str, Any] = {}
         self._warnings: list[dict[str, Any]] = []
         self._at_start: Mapping[str, str] = {}  # settings of torch before the first item
         self._set_up: Mapping[str, str] = {}  # settings of torch when the fixtures of an item were made
@@ -128,6 +130,11 @@ class WorkerProcess:
     def pytest_runtest_call(self) -> None:
         self._set_up = torch_facts()
 
+    def pytest_runtest_teardown(self, item: pytest.Item) -> None:
+        """Keep what a test wrote into its `benchmark` fixture, before that is torn down."""
+        if benchmark := getattr(item, "funcargs", {}).get("benchmark"):
+            self._extra_info = {key: value for key, value in benchmark.extra_info.items() if key != "accel"}
+
     def _run(self, order: Order) -> ItemResult:
         item, selection = self._items.get(order.node_id), self._config.stash[SELECTION]
         if item is None:
@@ -138,7 +145,7 @@ class WorkerProcess:
         if not selection.ordered:
             bind_worker(self._config, selection.catalogue.parse(order.platform))
         selection.ordered = order.platform
-        self._warnings = []
+        self._extra_info, self._warnings = {}, []
         before = self._set_up = torch_facts()
         # Through the hook: wrappers of other plugins apply warning filters and explain assertions.
         item.ihook.pytest_runtest_protocol(item=item, nextitem=self._items.get(order.next_node_id))
@@ -153,6 +160,7 @@ class WorkerProcess:
             **self._outcome(item),
             reports=tuple(serialize(config=self._config, report=report) for report in self._reports),
             measurement=item.stash.get(MEASUREMENT, None),
+            extra_info=self._extra_info,
             unfit=item.stash.get(UNFIT, None),
             device_check=self._config.stash.get(DEVICE_CHECK, None),
             warnings=tuple(self._warnings),

@@ -202,7 +202,9 @@ def _failed_on(failing: Sequence[int], found: Mapping[int, ItemResult]) -> ItemR
 # --- pytest-benchmark ---------------------------------------------------------------------------------
 
 
-def add_to_pytest_benchmark(item: pytest.Item, platform: PlatformName, measurement: Measurement) -> None:
+def add_to_pytest_benchmark(
+    item: pytest.Item, platform: PlatformName, measurement: Measurement, theirs: Mapping[str, Any]
+) -> None:
     """Enter a measurement of workers into this session's pytest-benchmark, for its table and its JSON."""
     from pytest_benchmark.fixture import BenchmarkFixture
     from pytest_benchmark.utils import NameWrapper
@@ -227,4 +229,4 @@ def add_to_pytest_benchmark(item: pytest.Item, platform: PlatformName, measureme
     fixture: Any = BenchmarkFixture(item, **{name: options.get(name) for name in taken})  # type: ignore[no-untyped-call]
     fixture.pedantic(lambda: None, rounds=len(rounds_s), iterations=iterations)
     fixture.stats.options["timer"] = item.stash[TIMER]  # its name goes into the JSON
-    fixture.extra_info["accel"] = extra_info(platform, measurement)
+    fixture.extra_info.update(theirs, accel=extra_info(platform, measurement))

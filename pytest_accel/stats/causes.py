@@ -30,6 +30,7 @@ _SCATTER = {
     "launch_s": 0.22,
     "loader_step_s": 0.05,
 }
+_CPU_SCATTER = 0.03  # the same of CPU time
 _OF_STEP = 0.005  # of waiting, as a share of a step
 _LEAST_SHARE = 0.1  # of the loss: less is not worth a line
 _DISAGREES = 0.25  # of the loss: what two profiled runs differ by beyond it
@@ -136,8 +137,13 @@ def find_causes(
     idle = [each for each in found if each.kind == "host"]  # of which launching is a reason
     for cause in (*(each for each in found if each not in idle), _launch(sides), *idle):
         take(cause)
+    has_cause = bool(causes)
     if not found:  # operators and idle time say where
         take(_off_cpu(sides))
+        take(_computing(sides))
+    suspect = None if has_cause else _other_load(sides)
+    if suspect:
+        causes.append(suspect)
     return tuple(sorted(causes, key=lambda each: -(each.explained or 0)))
 
 
@@ -392,10 +398,25 @@ def _why_waiting(sides: _Sides) -> str:
         return (
             "the CPU quota of its group stopped it: raise the limit (Kubernetes: limits.cpu; docker: --cpus)"
         )
+    if load := _load_text(sides):
+        return f"{load}: end them (`top`)"
+    return "other processes, threads of its own, or another machine (steal) take its CPUs: `top`"
+
+
+def _load_text(sides: _Sides) -> str:
     now, before = _other_share(sides.candidate), _other_share(sides.baseline)
     if now is None or before is None or now < before + _BUSY:
-        return "other processes, threads of its own, or another machine (steal) take its CPUs: `top`"
-    return f"other processes used {percent(now, 0)} of its CPUs' time, {percent(before, 0)}{_IN_THE_BASELINE}: end them (`top`)"
+        return ""
+    return f"other processes used {percent(now, 0)} of its CPUs' time, {percent(before, 0)}{_IN_THE_BASELINE}"
+
+
+def _other_load(sides: _Sides) -> Cause | None:
+    """Return load that did not let it wait: it shares caches, memory and cores with it, by how much is not known."""
+    load = _load_text(sides)
+    stored, new = (known_values(runs, "other_cpu_share") for runs in (sides.baseline, sides.candidate))
+    if not load or min(new) < 2 * max(stored) + _BUSY:
+        return None
+    return Cause(kind="host", text=load, remedy="end them (`top`), and measure again")
 
 
 def _off_cpu(sides: _Sides) -> Cause | None:
@@ -409,14 +430,29 @@ def _off_cpu(sides: _Sides) -> Cause | None:
     return sides.cause("host", text, moved.now - moved.before, remedy)
 
 
-def _off_cpu_s(run: Run) -> float | None:
-    """Return how long its one thread neither computed nor waited for a CPU; None with other threads, or on a device."""
-    cpu_s, waited_s = run.metrics.get(_CPU, 0.0), run.metrics.get(_WAIT)
-    on_device = run.rank_step_s or "launch_s" in run.metrics or "sm_clock_mhz" in run.metrics
-    mean_s = fmean(run.rounds_s)  # times of CPUs are means
-    if on_device or waited_s is None or not 0 < cpu_s <= _ONE_THREAD * mean_s:
+def _computing(sides: _Sides) -> Cause | None:
+    """Return the CPU time of the one thread of a step on the CPU."""
+    moved = sides.moved(_computing_s, math.log, _CPU_SCATTER)
+    if moved is None:
         return None
-    return max(0.0, mean_s - cpu_s - waited_s) * run.step_time_s / mean_s
+    text = f"computing {seconds(moved.now)} a step, {seconds(moved.before)}{_IN_THE_BASELINE}"
+    remedy = "its code or a package does more, or the CPU is slower: compare the code, and look at other work on the machine"
+    return sides.cause("host", text, moved.now - moved.before, remedy)
+
+
+def _computing_s(run: Run) -> float | None:
+    """Return the CPU time of its one thread; None with other threads, or on a device."""
+    cpu_s, mean_s = run.metrics.get(_CPU, 0.0), fmean(run.rounds_s)  # times of CPUs are means
+    on_device = run.rank_step_s or "launch_s" in run.metrics or "sm_clock_mhz" in run.metrics
+    return None if on_device or not 0 < cpu_s <= _ONE_THREAD * mean_s else cpu_s * run.step_time_s / mean_s
+
+
+def _off_cpu_s(run: Run) -> float | None:
+    """Return how long its one thread neither computed nor waited for a CPU."""
+    computing_s, waited_s = _computing_s(run), run.metrics.get(_WAIT)
+    if computing_s is None or waited_s is None:
+        return None
+    return max(0.0, run.step_time_s - computing_s - waited_s * run.step_time_s / fmean(run.rounds_s))
 
 
 def _cpu_clock(sides: _Sides) -> Cause | None:
@@ -534,5 +570,8 @@ def _compiler(sides: _Sides) -> str:
         return ""
     if not any(graphs):
         return f"the step ran eager: 0 compiled graphs, {median(before):g}{_IN_THE_BASELINE}"
-    breaks, stored = sides.now("graph_breaks"), sides.before("graph_breaks")
-    return f"{breaks:g} graph breaks, {stored:g}{_IN_THE_BASELINE}" if breaks > stored else ""
+    sides_runs = sides.candidate, sides.baseline
+    breaks, stored = ([run.metrics.get("graph_breaks", 0.0) for run in runs] for runs in sides_runs)
+    if min(breaks) > max(stored):
+        return f"{median(breaks):g} graph breaks, {median(stored):g}{_IN_THE_BASELINE}"
+    return ""

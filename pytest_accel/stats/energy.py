@@ -83,6 +83,8 @@ def energy_of(window: EnergyWindow) -> Energy:
         series = [(sample.at_s, sample.power_w[name]) for sample in window.samples if name in sample.power_w]
         integral_j, no_integral = _integrated(series, window)
         count_j, no_count = _counted(name, window, integral_j)
+        if count_j and integral_j == 0:
+            integral_j, no_integral = None, "its samples say 0 W though its counter moved"
         if integral_j is not None:
             integrals_j[name] = integral_j
             inside_w = [power_w for at_s, power_w in series if window.begin_s <= at_s <= window.end_s]

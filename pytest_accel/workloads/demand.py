@@ -13,7 +13,7 @@ from torch import nn
 from torch.func import functional_call
 from torch.utils.flop_counter import FlopCounterMode, conv_flop_count
 
-from pytest_accel.measure.arguments import CannotFit, OutOfMemory, StepError, says_out_of_memory
+from pytest_accel.measure.arguments import OutOfMemory, StepError, says_out_of_memory
 from pytest_accel.stats.quantities import gibibytes
 from pytest_accel.workloads.config import Loss, StepConfig
 from pytest_accel.workloads.data.files import DataError
@@ -102,7 +102,7 @@ UNSHARDED_SHARE = 0.8  # of a device's memory, for all fp32 weights before they 
 
 
 def check_fits(config: StepConfig, options: Mapping[str, Any]) -> bool:
-    """Raise CannotFit for a GPT that cannot, before minutes go into building it; other models fit anywhere.
+    """Raise OutOfMemory for a GPT that cannot, before minutes go into building it; other models fit anywhere.
 
     Return whether each rank has room for all weights before they are sharded: they then equal those of one device.
     """
@@ -117,7 +117,7 @@ def check_fits(config: StepConfig, options: Mapping[str, Any]) -> bool:
     if total <= memory * devices:
         return info.parameters * FP32_BYTES <= UNSHARDED_SHARE * memory
     kept = "weights, gradients and optimizer states" if config.training else "weights"
-    raise CannotFit(
+    raise OutOfMemory(
         f"{config.name}: it cannot fit, and nothing was built. {info.parameters / 1e9:,.1f} billion parameters take "
         f"{gibibytes(total)} for {kept} alone, and {devices} x {config.device} has {gibibytes(memory * devices)}. Choose a "
         f"platform with more memory; training with sharding='fsdp' takes at least {-(-total // memory):,} such devices."

@@ -6,12 +6,19 @@ from pytest_accel.stats.run import MIN_ROUNDS
 
 
 def test_json_has_the_fields_of_pytest_benchmark_and_ours(bench):
-    bench.write("def test_step(accel):\n    measure(accel, configuration={'batch': 4})\n")
+    bench.write(
+        """
+        def test_step(accel, benchmark):
+            benchmark.extra_info["note"] = "theirs"
+            measure(accel, configuration={"batch": 4})
+        """
+    )
     bench.run("--benchmark-json=out.json", "--benchmark-save-data").assert_outcomes(passed=1)
     out = bench.json()
     assert {"machine_info", "commit_info", "benchmarks", "datetime", "version"} <= set(out)
     (benchmark,) = out["benchmarks"]
     assert {"group", "name", "fullname", "params", "param", "extra_info", "options"} <= set(benchmark)
+    assert benchmark["extra_info"]["note"] == "theirs"
     info, stats = bench.accel_info(), benchmark["stats"]
     assert info["schema_version"] == 1
     assert info["platform"] == "cpu"

@@ -40,10 +40,12 @@ FAMILIES = {
     "sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x128x64": "convolution",
     "sm80_xmma_wgrad_implicit_gemm_indexed_bf16bf16_bf16f32_f32_nhwckrsc_nhwc": "convolution backward weights",
     "sm90_xmma_dgrad_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x64x64": "convolution backward data",
+    "void cutlass__5x_cudnn::Kernel<cutlass_tensorop_bf16_s16816wgrad_optimized_bf16_128x128>(T1::Params)": "convolution backward weights",
     "_5x_cudnn_ampere_scudnn_winograd_128x128_ldg1_ldg4_relu_tile148t_nt_v1": "convolution",
     "void cudnn::engines_precompiled::nchwToNhwcKernel<__half, __half, float, false>(x)": "convolution layout",
     "nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_NNT": "matrix product",
     "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1": "matrix product",
+    "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn": "matrix product",
     "void cutlass::Kernel2<cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_32x32_128x2_tn_align8>(T1::Params)": "matrix product",
     "void cublasLt::splitKreduce_kernel<32, 16, int, float, __nv_bfloat16>(x)": "matrix product",
     "Cijk_Ailk_Bljk_BBS_BH_MT256x256x32_MI32x32x8x1_SN": "matrix product",
@@ -51,10 +53,13 @@ FAMILIES = {
     "void pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<Flash_bwd_kernel_traits<64>>(x)": "attention backward",
     "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_6_128x128x64_4x1x1": "attention",
     "cudnn_generated_fort_native_sdpa_sm90_flash_bprop_wgmma_f16_knob_26_64x128x64_4x1x1": "attention backward",
+    "fmha_cutlassF_bf16_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel<x>::Params)": "attention",
     "fmha_cutlassB_bf16_aligned_64x64_k64_sm80(PyTorchMemEffAttention::AttentionBackwardKernel<x>::Params)": "attention backward",
+    "void cutlass::device_kernel<flash::enable_sm90<flash::FlashAttnFwdSm90<flash::x>>>(x)": "attention",
     "void cutlass::device_kernel<flash::enable_sm90<flash::FlashAttnBwdSm90<flash::x>>>(x)": "attention backward",
     "void cudnn::bn_fw_tr_1C11_kernel_NCHW<float, float, int, 512, true, 1, true>(x)": "batch norm",
     "void at::native::batch_norm_backward_reduce_channels_last_kernel<4>(x)": "batch norm backward",
+    "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float, float>(int)": "layer norm",
     "void at::native::(anonymous namespace)::layer_norm_grad_input_kernel<float, float>(x)": "layer norm backward",
     "void (anonymous namespace)::softmax_warp_forward<float, float, float, 8, false, false>(x)": "softmax",
     "void (anonymous namespace)::softmax_warp_backward<float, float, float, 8, false, false>(x)": "softmax backward",
@@ -68,6 +73,7 @@ FAMILIES = {
     "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)": "all_gather",
     "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)": "reduce_scatter",
     "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)": "send_recv",
+    "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<4096ul>)": "broadcast",
     "triton_poi_fused_convolution_relu_12": "convolution_relu",
     "triton_red_fused_add_native_layer_norm_5": "add_native_layer_norm",
     "triton_tem_fused_mm_7": "matrix product",
@@ -244,16 +250,14 @@ class TestSharedTime:
         assert table_of([], host=False, steps=1, step_s=1, profiled_s=1) is None
         assert replay() is None
 
-    @pytest.mark.parametrize(
-        "found",
-        [
-            event("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 100, 300),
-            event("cpu_op", "aten::mm", 0, 10),
-        ],
-        ids=["waiting for a batch", "operators"],
-    )
-    def test_trace_of_a_device_without_kernels_has_no_table(self, found):
-        assert replay(found) is None
+    def test_waiting_for_a_batch_is_no_table_without_kernels(self):
+        batch = event(
+            "user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 100, 300
+        )
+        assert replay(batch) is None
+
+    def test_operators_are_no_kernels_where_the_profiler_saw_none(self):
+        assert replay(event("cpu_op", "aten::mm", 0, 10)) is None
 
 
 class TestOnTheCpu:
@@ -288,6 +292,21 @@ class TestOnTheCpu:
         old, new = self.table(self.step()), self.table(self.step(softmaxes=20))
         found = {each.operation: each.calls_text for each in profile_difference(old, new).rows}
         assert found["softmax"] == "1 -> 20"
+
+    def test_work_of_the_profiler_is_neither_of_the_operators_nor_idle_time(self):
+        """A step of 100 us took 200 us: 20 us for each of its four operators, outside of it, and 20 us more."""
+        nested = [event("cpu_op", "aten::linear", 20, 80), event("cpu_op", "aten::addmm", 50, 30)]
+        alone = [event("cpu_op", "aten::relu", 120, 20), event("cpu_op", "aten::sum", 170, 10)]
+        window = event("user_annotation", WINDOW, 0.0, 200.0)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(profile, "MOST_OVERHEAD_S", 20e-6)
+            found = table_of([window, *nested, *alone], host=True, steps=1, step_s=100e-6, profiled_s=200e-6)
+        us = {row.kernel: row.seconds * 1e6 for row in found.rows}
+        scale = 100 / 120
+        assert us == pytest.approx(
+            {k: v * scale for k, v in {"linear": 30, "addmm": 30, "relu": 20, "sum": 10}.items()}
+        )
+        assert found.idle_s * 1e6 == pytest.approx(30 * scale)
 
     def test_sleep_is_idle_time(self):
         old, new = self.table(self.step()), self.table(self.step(sleep_s=0.02))

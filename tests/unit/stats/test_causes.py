@@ -130,6 +130,31 @@ PROVOKED = {
         {"host_cpu_s_per_step": 0.0100, "cpu_wait_s_per_step": 0.0001},
         *((), "host", 0.97, "neither computing nor waiting for a CPU 3.49 ms a step, .*us in .*it may sleep"),
     ),
+    "fewer CPUs than a baseline that waited too": (
+        {"cpu_wait_s_per_step": 0.0012, "usable_cpus": 2},
+        {"cpu_wait_s_per_step": 0.0100, "usable_cpus": 1},
+        *((), "cpu_wait", 1.0, "waiting for a CPU 10 ms a step, 1.2 ms .*CPUs that it may use: 1, 2"),
+    ),
+    "a step of one thread that computes more": (
+        {"host_cpu_s_per_step": 0.0098, "cpu_wait_s_per_step": 0.0001},
+        {"host_cpu_s_per_step": 0.0134, "cpu_wait_s_per_step": 0.0001},
+        *(
+            (),
+            "host",
+            1.0,
+            "computing 13.4 ms a step, 9.8 ms in the baseline: explains 26.5 of 26.5 %.*does more",
+        ),
+    ),
+    "load beside a step of one thread that computes for longer": (
+        {"host_cpu_s_per_step": 0.0099, "cpu_wait_s_per_step": 0.0, "other_cpu_share": 0.02},
+        {"host_cpu_s_per_step": 0.0135, "cpu_wait_s_per_step": 0.0, "other_cpu_share": 0.5},
+        *((), "host", 1.0, "computing 13.5 ms .*other processes used 50 %"),
+    ),
+    "load that lets it run": (
+        {"other_cpu_share": 0.02},
+        {"other_cpu_share": 0.5},
+        *((), "host", None, "other processes used 50 %"),
+    ),
 }
 
 
@@ -413,3 +438,20 @@ def test_nothing_is_invented_for_equal_runs_of_one_thread():
         loss = math.log(now[0].step_time_s / then[0].step_time_s)
         named += find_causes(then, now, loss)
     assert named == []
+
+
+def test_waiting_explains_what_it_grew_by_beyond_the_step():
+    """Others used half of the CPUs then and now; the step computes for eight times as long."""
+    before, now = runs(0.035, cpu_wait_s_per_step=0.0121), runs(0.379, cpu_wait_s_per_step=0.179)
+    (waiting,) = find_causes(before, now, math.log(0.379 / 0.035))
+    assert waiting.kind == "cpu_wait"
+    assert waiting.explained == pytest.approx(
+        (179 - 12.1 * 200 / 22.9) / 344 * math.log(0.379 / 0.035), rel=0.01
+    )
+
+
+def test_threads_that_wait_for_each_other_are_no_disturbance():
+    """A step with more threads waits longer than other processes can make it."""
+    before = runs(0.01, cpu_wait_s_per_step=0.0, other_cpu_share=0.02, usable_cpus=2)
+    now = runs(0.0136, 2, cpu_wait_s_per_step=0.0036, other_cpu_share=0.12, usable_cpus=1)
+    assert disturbance(SLOWER, before, now, math.log(1.05)) == ""

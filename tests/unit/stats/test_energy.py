@@ -87,6 +87,7 @@ class TestEnergyOf:
             ([], 0.0, 5000.0, 5000, None, ""),
             ([], None, None, None, None, "neither a counter nor samples of its power"),
             # A counter and samples do not spoil each other.
+            (steady(0.0), 0.0, 5000.0, 5000, None, "its samples say 0 W though its counter moved"),
             (steady(500.0), 5.0, None, 5000, 5000, NO_ANSWER),
             ([], None, 5.0, None, None, NO_ANSWER),
             ([], 1e6, 12.0, None, None, f"its counter went from 1000000 J to 12 J in 10 s{DOUBT}"),

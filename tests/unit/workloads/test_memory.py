@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pytest_accel.measure.arguments import CannotFit
+from pytest_accel.measure.arguments import OutOfMemory
 from pytest_accel.measure.rounds import Alone
 from pytest_accel.workloads import build, demand
 from pytest_accel.workloads.demand import check_fits
@@ -35,7 +35,7 @@ def parameters(name):
 
 def test_gpt_175b_on_one_device_reports_how_many_it_takes(memory):
     memory(H200)
-    with pytest.raises(CannotFit) as caught:
+    with pytest.raises(OutOfMemory) as caught:
         TrainStep.build("zoo/gpt-175b", batch_size=1, precision="bf16")
     text = str(caught.value)
     assert (
@@ -51,7 +51,7 @@ def test_shards_are_compared_with_the_memory_of_all_devices(memory):
     memory(weights)  # of each device: a quarter of weights, gradients and two states
     assert not check_fits(config, {})  # but not of all weights at once
     memory(weights - 1)
-    with pytest.raises(CannotFit, match=r"4 x cpu has.*at least 5 such devices"):
+    with pytest.raises(OutOfMemory, match=r"4 x cpu has.*at least 5 such devices"):
         check_fits(config, {})
     memory(weights * 5 // 4 + 1)
     assert check_fits(config, {})
@@ -70,7 +70,7 @@ def test_shards_are_compared_with_the_memory_of_all_devices(memory):
 def test_weights_gradients_and_optimizer_states_are_counted(memory, build_step, options, tensors):
     needed = parameters("gpt-tiny") * 4 * tensors
     memory(needed - 1)
-    with pytest.raises(CannotFit, match=r"for weights.*Choose a platform with more memory"):
+    with pytest.raises(OutOfMemory, match=r"for weights.*Choose a platform with more memory"):
         build_step("zoo/gpt-tiny", batch_size=1, **options)
     memory(needed)
     with pytest.raises(AssertionError, match="it was built"):

@@ -109,7 +109,7 @@ def clipped(text: str, characters: int) -> str:
 
 def parse_count(low: int, high: int, remedy: str = "") -> Callable[[str], int]:
     def parse(text: str) -> int:
-        number = int(text) if re.fullmatch(r"\s*\d{1,9}\s*", text) else low - 1
+        number = int(text.strip()) if re.fullmatch(r"\s*\d{1,9}\s*", text) else low - 1
         if not low <= number <= high:
             raise ValueError(f"is not a whole number from {low} to {high}. {remedy}".rstrip())
         return number

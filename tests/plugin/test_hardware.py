@@ -49,9 +49,7 @@ class TestMissing:
         )
         result = bench.run("--accel-require", "--junitxml=out.xml")
         result.assert_outcomes(errors=5)
-        assert (
-            sum("; this machine has " in line and "--accel-require" in line for line in result.outlines) == 1
-        )
+        assert sum(line.startswith("needs ") for line in result.outlines) == 1
         assert sum(line.startswith("ERROR ") for line in result.outlines) == 1
         assert bench.junit().find("testsuite").get("errors") == "5"
         assert result.ret == pytest.ExitCode.TESTS_FAILED

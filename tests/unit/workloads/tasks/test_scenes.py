@@ -213,13 +213,13 @@ def test_label_zero_is_the_background_boxes_are_pixels_and_images_are_not_change
     rcnn(scenes)
     for handle in handles:
         handle.remove()
-    padded, lists, images = seen
+    lists, images = seen[1:]
     assert images is scenes.images  # neither resized nor normalized again
-    assert padded.sizes == [(32, 64), (64, 48)]
+    assert rcnn.detector.transform.sizes == [(32, 64), (64, 48)]
     for image, found in enumerate(lists):
         real = targets.valid[image]
         assert torch.equal(found["labels"], targets.labels[image][real] + 1)
-        height, width = padded.sizes[image]
+        height, width = rcnn.detector.transform.sizes[image]
         left, top, right, bottom = found["boxes"].unbind(-1)
         torch.testing.assert_close((left + right) / 2 / width, targets.boxes[image][real][:, 0])
         torch.testing.assert_close((bottom - top) / height, targets.boxes[image][real][:, 3])

@@ -20,6 +20,7 @@ from pytest_accel.distributed.processes import (
     StartedRanks,
     WorkerError,
 )
+from pytest_accel.stats.quantities import LONGEST_S
 from pytest_accel.storage.codec import encode
 
 TICK_S = 0.5  # between two calls of `waiting`
@@ -28,7 +29,9 @@ _LEAVE_S = 10.0  # for ranks to leave by themselves: torch alone takes seconds t
 # For the other ranks to notice that one is gone, and for its process to end after its connection.
 _LOST_S = 2.0
 _FAILED_S = 10.0  # for the other ranks when one has failed: they may wait for it in a collective
-_SKIPPED_S = 30.0  # for the other ranks when one skipped: memory may not suffice for them either
+_SKIPPED_S = 30.0  # for the other ranks when one skipped
+_GLOO_CHATTER = "[Gloo] Rank "  # gloo prints its connections on stdout
+_LOG_LINES = 12  # of a rank that is not the one to blame
 
 Waiting = Callable[[], None]
 Phase = Callable[[str, float | None], None]
@@ -50,9 +53,10 @@ class RankAnswer:
     exit: RankExit = field(default_factory=RankExit)
 
     def last_output(self, *, blamed: bool) -> str:
-        """Return the output of a rank that did not answer; of another, the failure if it is to blame, else its cause."""
+        """Return all output of the rank to blame; of a rank that only lost its peer, the end."""
         if self.payload is None:
-            return self.exit.log
+            lines = [line for line in self.exit.log.splitlines() if not line.startswith(_GLOO_CHATTER)]
+            return "\n".join(lines if blamed else lines[-_LOG_LINES:])
         keys = ("text", "printed") if blamed else ("cause",)
         return "\n".join(filter(None, (str(self.payload.get(key, "")) for key in keys)))
 
@@ -113,7 +117,10 @@ class WorkerGroup:
 
         From the main thread: the kernel ends ranks with the thread that started them.
         """
-        listener = Listener(launcher.address)
+        try:
+            listener = Listener(launcher.address)
+        except OSError as error:
+            raise WorkerError(f"no port for ranks to call this session at: {error}") from None
         spec = RankSpec(
             group=secrets.token_hex(8),
             nodes=nodes,
@@ -308,10 +315,14 @@ class PendingOrder:
         match message:
             case {"answer": dict(payload)}:
                 self.answers[rank] = payload
-                if (outcome := payload.get("outcome", "passed")) != "passed":
+                outcome = payload.get("outcome", "passed")
+                if outcome != "passed":
                     self._wait_at_most(_FAILED_S if outcome == "failed" else _SKIPPED_S)
-            case {"phase": text, "remaining_s": left_s} if rank == 0:
-                phase(text, left_s)
+            case {"phase": str(text), "remaining_s": None} if rank == 0:
+                phase(text, None)
+            case {"phase": str(text), "remaining_s": int(left_s) | float(left_s)} if rank == 0:
+                # A rank may send anything: NaN, or a number beyond all floats.
+                phase(text, left_s if 0 <= left_s <= LONGEST_S else None)
 
     def _wait_at_most(self, seconds: float) -> None:
         self._give_up_at = min(self._give_up_at, time.monotonic() + seconds)
@@ -327,6 +338,7 @@ _OWN = tuple(f"/pytest_accel/{folder}/" for folder in ("measure", "session", "di
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen ", *_OWN)
 _COLLECTIVES = ("/torch/distributed/", "/torch/nn/parallel/distributed.py")
 _WRAPPERS = frozenset({"wrapper", "_wrapper", "_fn", "__call__"})
+_MAX_FRAMES = 20  # of one thread in a report
 _MAX_LINES = 60  # of one rank in a report
 
 
@@ -368,12 +380,18 @@ def describe_hang(stacks: Mapping[int, str], size: int) -> str:
 
 
 def shorten(stacks: str) -> str:
-    """Return stacks without pytest's own frames, and of limited length; equal ones are equal text."""
-    lines = [
-        line
-        for line in _THREAD.sub(r"\1 (most recent call first):", stacks).splitlines()
-        if not ((frame := _FRAME.match(line)) and _inside(frame[1], _PYTEST))
-    ]
+    """Return stacks without pytest's own frames, unless a thread is in one, and of limited length."""
+    lines: list[str] = []
+    kept = 0  # of the thread
+    # Equal stacks compare equal.
+    for line in _THREAD.sub(r"\1 (most recent call first):", stacks).splitlines():
+        frame = _FRAME.match(line)
+        if frame is None:
+            kept = 0
+            lines.append(line)
+        elif kept == 0 or not _inside(frame[1], _PYTEST):
+            kept += 1
+            lines += [line] if kept <= _MAX_FRAMES else ["  ..."] if kept == _MAX_FRAMES + 1 else []
     if len(lines) > _MAX_LINES:
         lines = [*lines[: _MAX_LINES // 2], "...", *lines[-_MAX_LINES // 2 :]]
     return "\n".join(lines).strip()

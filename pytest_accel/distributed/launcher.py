@@ -10,6 +10,7 @@ carries a command line or variables: a launcher rank runs its own pytest with it
     end: a group, stacks? -->
             <-- exit: what is left of its process, on this order or once it ended by itself
     leave: the exit status -->
+            <-- dismissed
 """
 
 from __future__ import annotations
@@ -17,14 +18,18 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import signal
 import socket
+import stat
 import sys
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Literal
 
 from pytest_accel.distributed.group import name_ranks
@@ -43,18 +48,26 @@ from pytest_accel.distributed.processes import (
 from pytest_accel.options import GROUP_ID_VARIABLE, SECRET_VARIABLE, WORKER_VARIABLE
 from pytest_accel.platforms.catalogue import DetectedDevice
 from pytest_accel.stats.quantities import counted
-from pytest_accel.storage.codec import FormatError, decode, encode, loads
+from pytest_accel.storage.codec import INTEGER_DIGITS, decode, encode, loads
 
 Launcher = Literal["torchrun", "srun"]
 
 _POLL_S = 0.2
 _END_S = 30.0  # for a launcher rank to end its process and report it
 _LATE_S = 30.0  # for launcher ranks that have not come yet when the session is over already
+_LEAVE_S = 10.0  # for launcher ranks to confirm that they leave
 _LINGER_S = 10.0  # for an interrupted launcher rank to be dismissed with the session's own status
 _PARTING_S = 20.0  # for launcher rank 0 to end once it has dismissed the others
 _KEY = "pytest-accel/ranks/{}"  # of the address of launcher rank 0, by attempt
 _PORTS = range(20000, 32000)  # below the ports that Linux gives to outgoing connections (from 32768)
 _STEP_STRIDE = 101  # so that following jobs and following steps of one job do not meet at one port
+_SECRET = ".pytest-accel-secret-"  # noqa: S105 - of its file's name
+_SECRET_S = 3600.0  # after which every rendezvous is over
+_SECRET_CHARACTERS = 1000
+_SECRET_REMEDY = (
+    "Ranks show by a secret that they belong together: start them in a folder that all nodes share, or set "
+    f"{SECRET_VARIABLE} to one secret in the environment of all ranks."
+)
 _LIKE_TORCHRUN = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}
 
 
@@ -78,6 +91,7 @@ class LauncherRank:
     master_port: int
     agent_store: bool = False  # the launcher itself serves a store there
     attempt: int = 0  # torchrun starts its ranks anew after a failure, and keeps the store
+    node_list: str = ""  # as Slurm writes it
 
     @property
     def title(self) -> str:
@@ -127,14 +141,16 @@ def _from_srun(environ: Mapping[str, str]) -> LauncherRank | None:
     job, step = _number(environ, "SLURM_JOB_ID"), _number(environ, "SLURM_STEP_ID")
     # Every task of a step derives the same port, and another step hardly.
     port = _PORTS[(job * _STEP_STRIDE + step) % len(_PORTS)]
+    node_list = _text(environ, "SLURM_STEP_NODELIST")
     return LauncherRank(
         rank=_number(environ, "SLURM_PROCID", high=world_size - 1),
         world_size=world_size,
         node=_number(environ, "SLURM_NODEID", high=nodes - 1),
         nodes=nodes,
         launcher="srun",
-        master_host=environ.get("MASTER_ADDR") or first_node(_text(environ, "SLURM_STEP_NODELIST")),
+        master_host=environ.get("MASTER_ADDR") or first_node(node_list),
         master_port=_number(environ, "MASTER_PORT", low=1, high=65535, default=port),
+        node_list=node_list,
     )
 
 
@@ -156,16 +172,17 @@ def _number(
     name: str,
     *,
     low: int = 0,
-    high: int = sys.maxsize,
+    high: int | None = None,
     default: int | None = None,
 ) -> int:
     if default is not None and not environ.get(name, "").strip():
         return default
     text = _text(environ, name)
-    with suppress(ValueError):
-        if low <= int(text) <= high:
-            return int(text)
-    raise LauncherError(f"{name}={text!r} is not a whole number from {low} to {high}. {_REMEDY}")
+    is_number = text.isascii() and text.isdecimal() and len(text) <= INTEGER_DIGITS
+    if not (is_number and low <= int(text) and (high is None or int(text) <= high)):
+        valid = f"at least {low}" if high is None else f"from {low} to {high}"
+        raise LauncherError(f"{name}={text!r} is not a whole number {valid}. {_REMEDY}")
+    return int(text)
 
 
 _REMEDY = "Start pytest with torchrun or srun, which set it, or unset it to run without them."
@@ -184,10 +201,57 @@ def open_store(launched: LauncherRank, rendezvous_s: float) -> Any:  # noqa: ANN
         return tcp_store(host, launched.master_port, hosting=hosting, timeout_s=rendezvous_s)
     except (DistError, OSError) as error:
         reason = str(error).splitlines()[0].rstrip(". ")
+        if hosting:
+            raise WorkerError(
+                f"rank 0 cannot meet the other ranks at port {launched.master_port}: {reason}. "
+                "Choose a free port with MASTER_PORT=... in the environment of all ranks."
+            ) from None
+        where = f"{launched.master_host}:{launched.master_port}"
         raise WorkerError(
-            f"{launched.title}: no store at {host}:{launched.master_port} within {rendezvous_s:g} s: {reason}. Set MASTER_ADDR to "
-            "the node of rank 0 and MASTER_PORT to a free port, in the environment of all ranks."
+            f"{launched.title}: no store at {where} within {rendezvous_s:g} s: {reason}. If that is not the node of rank 0, "
+            "set MASTER_ADDR in the environment of all ranks."
         ) from None
+
+
+def secret_folder(launched: LauncherRank) -> Path:
+    """Return the folder for the secret of a session: all ranks see it, as they see the same tests."""
+    return Path(tempfile.gettempdir()) if launched.nodes == 1 else Path.cwd()
+
+
+def write_secret(folder: Path, secret: str) -> Path:
+    """Write a secret that only this user can read: whoever reaches the store can read what is in there."""
+    path = folder / f"{_SECRET}{secrets.token_hex(8)}"
+    for old in folder.glob(f"{_SECRET}*"):  # of killed sessions
+        with suppress(OSError):  # of another user, or removed meanwhile
+            if time.time() - old.stat().st_mtime > _SECRET_S:
+                old.unlink()
+    try:
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:  # noqa: PTH123 - a descriptor has no Path
+            file.write(secret)
+        read_secret(folder, path.name)
+    except (OSError, WorkerError) as error:
+        with suppress(OSError):
+            path.unlink()
+        if isinstance(error, WorkerError):
+            raise
+        raise WorkerError(f"{path}: {error.strerror}. {_SECRET_REMEDY}") from None
+    return path
+
+
+def read_secret(folder: Path, name: str) -> str:
+    """Return the secret of launcher rank 0, whose name in the store anybody may have written."""
+    if not name and os.environ.get(SECRET_VARIABLE):
+        return os.environ[SECRET_VARIABLE]
+    path, problem = folder / Path(name).name, "is not a file that this user alone can read"
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:  # noqa: PTH123 - as above
+            facts = os.fstat(file.fileno())
+            private = facts.st_uid == os.geteuid() and not stat.S_IMODE(facts.st_mode) & 0o077
+            if name.startswith(_SECRET) and stat.S_ISREG(facts.st_mode) and private:
+                return file.read(_SECRET_CHARACTERS)
+    except (OSError, ValueError) as error:
+        problem = getattr(error, "strerror", "") or problem
+    raise WorkerError(f"{path}: {problem}. {_SECRET_REMEDY}")
 
 
 # --- launcher rank 0 --------------------------------------------------------------------------------------
@@ -195,11 +259,11 @@ def open_store(launched: LauncherRank, rendezvous_s: float) -> Any:  # noqa: ANN
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Address:
-    """Where launcher rank 0 listens, and the token to show there."""
+    """Where launcher rank 0 listens, and the name of the file with its secret."""
 
     host: str
     port: int
-    token: str = ""  # empty: it is in SECRET_VARIABLE, and not in the store, which others may read
+    secret: str  # empty: the secret itself is in SECRET_VARIABLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,6 +282,7 @@ class _OtherRank:
     connection: Connection
     inventory: Inventory
     exits: dict[str, RankExit] = field(default_factory=dict)  # by group
+    dismissed: bool = False
 
     @property
     def gone(self) -> str:
@@ -230,7 +295,11 @@ class _OtherRank:
     def receive(self) -> None:
         """Take in what has arrived; never waits."""
         for message in self.connection.arrived():
-            self.exits[message["group"]] = decode(RankExit, message["exit"])
+            match message:
+                case {"exit": dict(plain), "group": str(group)}:
+                    self.exits[group] = decode(RankExit, plain)
+                case {"dismissed": True}:
+                    self.dismissed = True
 
     def exit_of(self, group: str) -> RankExit | None:
         """Return what is left of its process of a group; None while that may run."""
@@ -252,11 +321,16 @@ class LauncherRanks:
         self.deadline = time.monotonic() + rendezvous_s  # for all to connect
         given = os.environ.get(SECRET_VARIABLE, "")
         self._listener = listener = Listener(self.address, given)
+        self._secret: Path | None = None
         try:
+            if not given:
+                self._secret = write_secret(secret_folder(launched), listener.token)
             self._store = open_store(launched, rendezvous_s)  # serves latecomers as long as it lives
-            address = _Address(host=self.host, port=listener.port, token="" if given else listener.token)
-            self._store.set(_KEY.format(launched.attempt), json.dumps(encode(address)))
+            name = self._secret.name if self._secret else ""
+            address = encode(_Address(host=self.host, port=listener.port, secret=name))
+            self._store.set(_KEY.format(launched.attempt), json.dumps(address))
         except BaseException:
+            self._remove_secret()
             listener.close()
             raise
         self._others: dict[int, _OtherRank] = {}
@@ -272,12 +346,16 @@ class LauncherRanks:
             ready(self._listener.sources(), min(left_s, _POLL_S))
         if missing:
             launched, present = self.launched, self.by_node()
+            ranks = name_ranks(missing[:8], launched.world_size) + (", …" if len(missing) > 8 else "")
             silent = [str(node) for node in range(launched.nodes) if node not in present]
-            none = f"; none connected from node {', '.join(silent)} (counted from 0)" if silent else ""
+            of = f" of {launched.node_list}" if launched.node_list else ""
+            none = (
+                f"; none connected from node {', '.join(silent[:8])}{of} (counted from 0)" if silent else ""
+            )
             raise WorkerError(
-                f"{name_ranks(missing, launched.world_size)} of {launched.world_size} ({launched.launcher}) did not "
-                f"connect{none}. Did {launched.launcher} start on every node, with the same arguments, and does its output "
-                "say why? accel_rendezvous sets how long to wait."
+                f"{ranks} of {launched.world_size} ({launched.launcher}) did not connect{none}. Did {launched.launcher} "
+                "start on every node, with the same arguments, and does its output say why? accel_rendezvous sets how "
+                "long to wait."
             )
 
     def inventories(self) -> list[Inventory]:
@@ -311,11 +389,15 @@ class LauncherRanks:
         # Latecomers too: they would wait for a session that is over.
         with suppress(OSError, WorkerError):
             self.wait(min(self.deadline, time.monotonic() + _LATE_S))
-        for other in self._others.values():
+        others = self._others.values()
+        for other in others:
             other.send({"leave": status})
+        _wait_for(others, lambda other: other.dismissed, _LEAVE_S)
+        for other in others:
             if with_this_process and not other.gone:
                 os.dup(other.connection.fileno())  # never closed here
             other.connection.close()
+        self._remove_secret()
         self._listener.close()
         self._store = None
 
@@ -324,14 +406,22 @@ class LauncherRanks:
         for connection, hello in self._listener.arrived():
             inventory = decode(Inventory, hello)
             self._others[inventory.rank] = _OtherRank(connection=connection, inventory=inventory)
-        return [rank for rank in range(1, self.launched.world_size) if rank not in self._others]
+        missing = [rank for rank in range(1, self.launched.world_size) if rank not in self._others]
+        if not missing:
+            self._remove_secret()
+        return missing
+
+    def _remove_secret(self) -> None:
+        secret, self._secret = self._secret, None
+        if secret is not None:
+            secret.unlink(missing_ok=True)
 
 
 def choose_ranks(by_node: Mapping[int, Sequence[int]], spec: RankSpec, launcher: str) -> list[int]:
     """Return the launcher ranks of a group: the first ones of the first nodes, launcher rank 0 first."""
-    nodes = sorted(by_node.values(), key=lambda ranks: 0 not in ranks)
-    fitting = [ranks for ranks in nodes if len(ranks) >= spec.per_node][: spec.nodes]
-    if len(fitting) < spec.nodes or 0 not in fitting[0]:
+    first, *rest = (list(ranks) for _, ranks in sorted(by_node.items(), key=lambda pair: 0 not in pair[1]))
+    fitting = [first, *(ranks for ranks in rest if len(ranks) >= spec.per_node)][: spec.nodes]
+    if len(fitting) < spec.nodes or len(first) < spec.per_node:
         has = ", ".join(str(len(ranks)) for ranks in by_node.values())
         options = (
             f"srun --nodes={spec.nodes} --ntasks-per-node={spec.per_node}"
@@ -356,9 +446,14 @@ class _RemoteRanks:
         self._exits: dict[int, RankExit] | None = None
         port = ReservedPort()
         spec = replace(spec, store_host=store_host, store_port=port.number)
-        self._own = RankProcesses([spec], command, port)
         for rank, other in others.items():
             other.send({"start": encode(replace(spec, rank=rank))})
+        try:
+            self._own = RankProcesses([spec], command, port)
+        except BaseException:
+            for other in others.values():
+                other.send({"end": spec.group, "stacks": False})
+            raise
 
     def ended(self) -> dict[int, str]:
         ended = self._own.ended()
@@ -373,7 +468,7 @@ class _RemoteRanks:
             for other in self._others.values():
                 other.send({"end": self._group, "stacks": stacks})
             exits = dict(self._own.end(stacks=stacks))
-            self._await_exits(time.monotonic() + _END_S)
+            _wait_for(self._others.values(), lambda other: other.exit_of(self._group) is not None, _END_S)
             for rank, other in self._others.items():
                 late = f"is lost: its pytest on {other.inventory.host} did not answer within {_END_S:g} s"
                 exits[rank] = other.exit_of(self._group) or RankExit(status=late)
@@ -381,14 +476,19 @@ class _RemoteRanks:
             self._exits = exits
         return self._exits
 
-    def _await_exits(self, deadline: float) -> None:
-        while True:
-            for other in self._others.values():
-                other.receive()
-            waiting = [other.connection for other in self._others.values() if not other.exit_of(self._group)]
-            if not waiting or (left_s := deadline - time.monotonic()) <= 0:
-                return
-            ready(waiting, min(left_s, _POLL_S))
+
+def _wait_for(
+    others: Collection[_OtherRank], condition: Callable[[_OtherRank], bool], patience_s: float
+) -> None:
+    """Receive until the condition holds for all launcher ranks that are there."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        for other in others:
+            other.receive()
+        waiting = [other.connection for other in others if not other.gone and not condition(other)]
+        if not waiting or (left_s := deadline - time.monotonic()) <= 0:
+            return
+        ready(waiting, min(left_s, _POLL_S))
 
 
 # --- every launcher rank but 0 ----------------------------------------------------------------------------
@@ -438,14 +538,18 @@ def _connect(launched: LauncherRank, rendezvous_s: float, seen: Inventory) -> Co
         key = _KEY.format(launched.attempt)
         store.wait([key], timedelta(seconds=max(deadline - time.monotonic(), 1.0)))
         address = decode(_Address, loads(store.get(key).decode()))
-        token = os.environ.get(SECRET_VARIABLE) or address.token
-        return call(address.host, address.port, token=token, hello=encode(seen), timeout_s=rendezvous_s)
+        token = read_secret(secret_folder(launched), address.secret)
     except DistError:
         raise WorkerError(f"{launched.title}: rank 0 did not come within {rendezvous_s:g} s") from None
-    except (ConnectionLost, FormatError) as error:
-        raise WorkerError(f"{launched.title}: rank 0 cannot be reached: {error}") from None
+    except ValueError as error:
+        problem = f"the store's address of rank 0 was not written by pytest-accel: {error}"
+        raise WorkerError(f"{launched.title}: {problem} Set another MASTER_PORT.") from None
     finally:
         signal.signal(signal.SIGINT, before)
+    try:
+        return call(address.host, address.port, token=token, hello=encode(seen), timeout_s=rendezvous_s)
+    except (ConnectionLost, ValueError, OverflowError) as error:  # a forged host or port
+        raise WorkerError(f"{launched.title}: rank 0 cannot be reached: {error}") from None
 
 
 class _Server:
@@ -499,6 +603,7 @@ class _Server:
 
     def _wait_for_rank_0(self) -> None:
         self.end_process()
+        self._send({"dismissed": True})
         deadline = time.monotonic() + _PARTING_S
         while not self._connection.end and (left_s := deadline - time.monotonic()) > 0:
             ready([self._connection], left_s)

@@ -1,15 +1,22 @@
 """JSON lines over TCP between a session and its ranks.
 
-Plain JSON and no pickle: what arrives is data and never code. A caller sends the token of the session with its hello.
+Plain JSON and no pickle: what arrives is data and never code. Both ends prove that they know the token, which is never sent:
+
+    caller                                  listener
+                                <-- a challenge
+    hello, a challenge, proof -->
+                                <-- proof
 """
 
 from __future__ import annotations
 
+import hmac
 import json
 import secrets
 import socket
 import struct
 import threading
+import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -18,6 +25,7 @@ from typing import Any
 
 Message = dict[str, Any]
 
+_MAX_HELLO_BYTES = 64 * 2**10  # of what a caller may send before it has shown the token
 _SEND_S = 30  # for the other end's kernel to take a message
 _CHUNK = 2**20
 
@@ -34,7 +42,8 @@ def ready(sources: Iterable[Connection | socket.socket], timeout_s: float) -> bo
 class Connection:
     """One end of a connection. Sending is safe from several threads, receiving from one."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, *, limit: int | None = None) -> None:
+        self.limit = limit  # bytes of a message; None: any number
         self.end = ""  # why it ended; empty while it is open
         self._socket = sock
         self._buffer = bytearray()
@@ -63,13 +72,12 @@ class Connection:
             self._read()
         return self._messages.popleft()
 
-    def arrived(self) -> list[Message]:
+    def arrived(self, most: int | None = None) -> list[Message]:
         """Return the messages that are here, without waiting; afterwards `end` says whether more can come."""
         while not self.end and ready([self], 0):
             self._read()
-        found = list(self._messages)
-        self._messages.clear()
-        return found
+        count = len(self._messages) if most is None else min(most, len(self._messages))
+        return [self._messages.popleft() for _ in range(count)]
 
     def close(self) -> None:
         self._finish("closed here")
@@ -89,6 +97,8 @@ class Connection:
             *lines, self._buffer = self._buffer.split(b"\n")
             for line in lines:
                 self._take(line)
+        elif self.limit is not None and len(self._buffer) > self.limit:
+            self._finish(f"sent a message of more than {self.limit} bytes")
 
     def _take(self, line: bytearray) -> None:
         try:
@@ -105,7 +115,7 @@ class Connection:
 
 
 class Listener:
-    """Accepts ranks: callers whose hello has the token."""
+    """Accepts ranks; a caller is accepted when its first message proves that it knows the token."""
 
     def __init__(self, address: str, token: str = "") -> None:
         """Listen on an IPv4 address of this machine; the empty one is all of them, IPv6 too."""
@@ -114,7 +124,7 @@ class Listener:
         family = socket.AF_INET6 if dual else socket.AF_INET
         self._socket = socket.create_server((address, 0), family=family, dualstack_ipv6=dual)
         self._socket.settimeout(0)
-        self._callers: list[Connection] = []  # that have not said hello yet
+        self._callers: dict[Connection, str] = {}  # that have not answered their challenge yet
 
     @property
     def port(self) -> int:
@@ -129,15 +139,21 @@ class Listener:
         """Return new callers with their hello; never waits."""
         with suppress(OSError):  # no caller, or gone again
             while True:
-                self._callers.append(Connection(self._socket.accept()[0]))
+                sock, _ = self._socket.accept()
+                caller, challenge = Connection(sock, limit=_MAX_HELLO_BYTES), secrets.token_hex(16)
+                self._callers[caller] = challenge
+                caller.send({"challenge": challenge})
         accepted = []
         for caller in list(self._callers):
-            hello = next(iter(caller.arrived()), None)  # a rank says no more before it gets an order
-            if hello is None and not caller.end:
+            hellos = caller.arrived(1)  # what follows the hello is for later
+            if not hellos and not caller.end:
                 continue
-            self._callers.remove(caller)
-            shown = str(hello.pop("token", "")) if hello else ""
-            if hello and secrets.compare_digest(shown.encode(errors="replace"), self.token.encode()):
+            challenge, hello = self._callers.pop(caller), hellos[0] if hellos else {}
+            theirs = hello.pop("challenge", None)
+            if _proves(hello.pop("proof", None), self.token, "caller", challenge):
+                caller.limit = None
+                with suppress(ConnectionLost):  # the connection says so
+                    caller.send({"proof": _proof(self.token, "listener", str(theirs))})
                 accepted.append((caller, hello))
             else:
                 caller.close()
@@ -146,17 +162,41 @@ class Listener:
     def close(self) -> None:
         for caller in self._callers:
             caller.close()
+        self._callers.clear()
         self._socket.close()
 
 
 def call(host: str, port: int, *, token: str, hello: Mapping[str, Any], timeout_s: float) -> Connection:
-    """Connect to a listener and say hello; ConnectionLost when none answers."""
+    """Connect to a listener and say hello; ConnectionLost when none answers, or one that does not know the token."""
+    deadline = time.monotonic() + timeout_s
     try:
         connection = Connection(socket.create_connection((host, port), timeout=timeout_s))
     except OSError as error:
         raise ConnectionLost(f"no answer at {host}:{port}: {error.strerror or error}") from None
-    connection.send({**hello, "token": token})
+    theirs, ours = _answer(connection, "challenge", deadline), secrets.token_hex(16)
+    connection.send({**hello, "challenge": ours, "proof": _proof(token, "caller", str(theirs))})
+    if not _proves(_answer(connection, "proof", deadline), token, "listener", ours):
+        connection.close()
+        raise ConnectionLost(f"what listens at {host}:{port} does not know the token of this session")
     return connection
+
+
+def _answer(connection: Connection, key: str, deadline: float) -> object:
+    while not (found := connection.arrived(1)):
+        if connection.end or not ready([connection], max(0.0, deadline - time.monotonic())):
+            why = connection.end or "did not answer in time"
+            connection.close()
+            raise ConnectionLost(f"no session answers there: it {why}")
+    return found[0].get(key)
+
+
+def _proof(token: str, end: str, challenge: str) -> str:
+    return hmac.digest(token.encode(), f"{end} {challenge}".encode(errors="surrogatepass"), "sha256").hex()
+
+
+def _proves(proof: object, token: str, end: str, challenge: str) -> bool:
+    expected = _proof(token, end, challenge)
+    return isinstance(proof, str) and proof.isascii() and hmac.compare_digest(proof, expected)
 
 
 def _enable_keepalive(sock: socket.socket) -> None:

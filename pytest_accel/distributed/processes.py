@@ -5,24 +5,28 @@ Each rank has a supervisor as its parent, which ends all that the rank started; 
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
 from pytest_accel.options import GROUP_ID_VARIABLE, WORKER_VARIABLE
 from pytest_accel.storage.codec import encode
+from pytest_accel.storage.files import is_abandoned
 
 LOOPBACK = "127.0.0.1"
 STACKS = "stacks"  # of a rank's folder: made when the rank can write them, filled when it must
@@ -30,6 +34,7 @@ LOG = "log"  # of a rank's folder: its output
 NO_STACKS = "No stacks: it did not react to signals. `dmesg` may say why."
 _STACKS_S = 5.0  # for ranks to write their stacks
 _KILL_S = 5.0  # for the kernel to end what was killed
+_POLL_S = 0.02
 # Exit statuses of ranks ended here.
 _OUR_SIGNALS = {-signal.SIGTERM, -signal.SIGABRT, -signal.SIGKILL, -signal.SIGHUP}
 _LOG_LINES, _STACK_LINES = 40, 2000
@@ -37,6 +42,7 @@ _TAIL_BYTES = 2**20
 _PROC = Path("/proc")
 _SUPERVISOR = (sys.executable, "-I", "-S", Path(__file__).with_name("supervisor.py"))
 _FOLDER = "pytest-accel-rank-"
+_UNLOCKED_S = 60.0  # age of a folder that its owner must have locked, if it lives
 
 # Variables of this pytest, and those that make a process a rank of another launcher.
 _NOT_INHERITED = frozenset(
@@ -150,12 +156,23 @@ class RankLauncher(Protocol):
 # --- start and end ----------------------------------------------------------------------------------------
 
 
+@contextmanager
+def _os_errors_reported() -> Iterator[None]:
+    """Report a full disk, no memory, too many processes, a directory that is gone."""
+    try:
+        yield
+    except OSError as error:
+        raise WorkerError(f"no process could be started: {error}") from None
+
+
 class RankProcesses:
     def __init__(self, specs: Sequence[RankSpec], command: RankCommand, port: ReservedPort | None) -> None:
         self._port = port  # of their TCPStore
         self._specs: dict[int, RankSpec] = {}
         self._processes: dict[int, subprocess.Popen[bytes]] = {}  # their supervisors
+        self._locks: list[int] = []  # of the folders, held while this process lives
         self._exits: dict[int, RankExit] | None = None
+        _remove_abandoned_folders(tempfile.gettempdir())
         try:
             for spec in specs:
                 self._start(spec, command)
@@ -164,9 +181,12 @@ class RankProcesses:
             raise
 
     def _start(self, spec: RankSpec, command: RankCommand) -> None:
-        folder = None
-        try:
+        with _os_errors_reported(), ExitStack() as undo:
             folder = Path(tempfile.mkdtemp(prefix=_FOLDER))
+            undo.callback(shutil.rmtree, folder, ignore_errors=True)
+            self._locks.append(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(self._locks[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
             spec = replace(spec, folder=str(folder))
             with (folder / LOG).open("wb") as log:
                 process = subprocess.Popen(  # noqa: S603 - our own interpreter and our own arguments
@@ -178,14 +198,7 @@ class RankProcesses:
                     stderr=log,
                     start_new_session=True,
                 )
-        except BaseException as error:
-            if folder is not None:
-                shutil.rmtree(folder, ignore_errors=True)
-            if isinstance(
-                error, OSError
-            ):  # a full disk, no memory, too many processes, a directory that is gone
-                raise WorkerError(f"no process could be started: {error}") from None
-            raise
+            undo.pop_all()
         self._specs[spec.rank], self._processes[spec.rank] = spec, process
 
     def ended(self) -> dict[int, str]:
@@ -201,13 +214,15 @@ class RankProcesses:
                 process.send_signal(signal.SIGCONT)
             exits = {}
             for rank, process in self._processes.items():
-                with suppress(subprocess.TimeoutExpired):
+                try:
                     process.wait(_KILL_S)
-                # The kernel does not release something, or its supervisor is what was killed.
-                if process.returncode in {None, -signal.SIGKILL}:
+                except subprocess.TimeoutExpired:  # the kernel does not release something
                     signal_group(process.pid, signal.SIGKILL)
                     with suppress(subprocess.TimeoutExpired):
                         process.wait(_KILL_S)
+                if process.returncode == -signal.SIGKILL:  # its supervisor may be what was killed
+                    signal_group(process.pid, signal.SIGKILL)
+                    _await_group(process.pid)
                 # A running one that ended otherwise was about to end by itself.
                 by_us = process.returncode is None or (rank in running and process.returncode in _OUR_SIGNALS)
                 folder = Path(self._specs[rank].folder)
@@ -216,9 +231,11 @@ class RankProcesses:
                     log=tail(folder / LOG, _LOG_LINES),
                     stacks=tail(folder / STACKS, _STACK_LINES) or silent.get(rank, ""),
                 )
-                shutil.rmtree(folder, ignore_errors=True)
+                remove_folder(folder)
             if self._port is not None:
                 self._port.close()
+            while self._locks:
+                os.close(self._locks.pop())
             self._exits = exits
         return self._exits
 
@@ -232,10 +249,12 @@ class RankProcesses:
             connected = Path(self._specs[rank].folder, STACKS).exists()
             process.send_signal(signal.SIGTERM if connected else signal.SIGABRT)
         deadline = time.monotonic() + _STACKS_S
-        for process in running.values():
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.0, deadline - time.monotonic()))
-        return {rank: NO_STACKS for rank, process in running.items() if process.poll() is None}
+        left = set(running)
+        while (
+            left := {rank for rank in left if running[rank].poll() is None}
+        ) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        return dict.fromkeys(left, NO_STACKS)
 
 
 class LocalLauncher:
@@ -256,9 +275,10 @@ class ReservedPort:
     """
 
     def __init__(self) -> None:
-        self._socket = socket.socket()
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._socket.bind(("", 0))
+        with _os_errors_reported():
+            self._socket = socket.socket()
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._socket.bind(("", 0))
         self.number: int = self._socket.getsockname()[1]
 
     def close(self) -> None:
@@ -284,10 +304,30 @@ def tcp_store(host: str, port: int, *, hosting: bool, timeout_s: float, shared: 
     )
 
 
-def tail(file: Path, lines: int) -> str:
-    """Return the last lines of a file of any size; nothing where there is none."""
+@cache  # once for each temporary folder
+def _remove_abandoned_folders(temporary: str) -> None:
+    """Remove folders of ranks whose session and supervisor were killed."""
+    for folder in Path(temporary).glob(f"{_FOLDER}*"):
+        with suppress(OSError):  # of another user, or removed meanwhile
+            if time.time() - folder.stat().st_mtime > _UNLOCKED_S and is_abandoned(folder):
+                remove_folder(folder)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove what a rank left, as far as that is possible."""
     try:
-        with file.open("rb") as source:
+        shutil.rmtree(folder, ignore_errors=True)
+    except RecursionError:  # a thousand folders deep
+        subprocess.run(["rm", "-rf", "--", folder], check=False, stderr=subprocess.DEVNULL)  # noqa: S603, S607
+
+
+def tail(file: Path, lines: int) -> str:
+    """Return the last lines of a file of any size; nothing where there is none, or something else such as a FIFO."""
+    try:
+        # What a rank left at this path may be anything: a FIFO would wait for a writer.
+        with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as source:  # noqa: PTH123 - a descriptor has no Path
+            if not stat.S_ISREG(os.fstat(source.fileno()).st_mode):
+                return ""
             source.seek(max(0, source.seek(0, os.SEEK_END) - _TAIL_BYTES))
             text = source.read().decode(errors="replace")
     except OSError:
@@ -334,7 +374,26 @@ def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, int(signal.SIGKILL))
 
 
+def disable_core_dump() -> None:
+    """Disable core dumps of this process: those of a CUDA process take gigabytes and minutes."""
+    import resource
+
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+
+
 # --- /proc ------------------------------------------------------------------------------------------------
+
+
+def _await_group(group: int) -> None:
+    """Wait until the kernel has ended the processes of a group that was killed: they are not our children."""
+    deadline = time.monotonic() + _KILL_S
+    while time.monotonic() < deadline and any(
+        int(facts[2]) == group and facts[0] not in "ZX"
+        for facts in map(_facts, _PROC.glob("[0-9]*"))
+        if facts
+    ):
+        time.sleep(_POLL_S)
 
 
 def ancestry(proc: Path = _PROC) -> list[int]:
@@ -356,8 +415,15 @@ def descendants(pid: int, proc: Path = _PROC) -> frozenset[int]:
 
 def _parent(folder: Path) -> int:
     """Return the parent of a process from its folder in /proc; 0 if it is gone."""
+    facts = _facts(folder)
+    return int(facts[1]) if facts else 0
+
+
+def _facts(folder: Path) -> list[str]:
+    """Return state, parent, process group and more of a process from its folder in /proc; nothing if it is gone."""
     try:
-        # `pid (name) state ppid ...`; the name may hold spaces and brackets.
-        return int((folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
-    except (OSError, IndexError):
-        return 0
+        # `pid (name) state ppid pgrp ...`; the name may hold spaces and brackets.
+        facts = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []
+    return facts if len(facts) > 2 else []

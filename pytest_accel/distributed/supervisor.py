@@ -37,8 +37,6 @@ def main(session: int, folder: Path, command: list[str]) -> None:
     rank = os.fork()
     if rank == 0:
         prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
-        # Those of a CUDA process take gigabytes and minutes.
-        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         if os.getppid() == me:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             os.execv(command[0], command)  # noqa: S606 - our own interpreter and our own arguments
@@ -53,7 +51,8 @@ def main(session: int, folder: Path, command: list[str]) -> None:
         _reap(ended)
     _end_children(ended)
     if os.getppid() != session:  # which would have removed it
-        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(RecursionError):  # the next session removes it
+            shutil.rmtree(folder, ignore_errors=True)
     _end_as(ended.get(rank, signal.SIGKILL))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import re
 import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -13,13 +14,18 @@ from typing import Any, BinaryIO, Literal
 
 from pytest_accel.distributed.group import Order, name_ranks
 from pytest_accel.distributed.messages import Connection, ConnectionLost, call
-from pytest_accel.distributed.processes import STACKS, RankSpec, WorkerError
+from pytest_accel.distributed.processes import (
+    STACKS,
+    RankSpec,
+    WorkerError,
+    disable_core_dump,
+)
 from pytest_accel.options import OPTIONS, WORKER_VARIABLE
 from pytest_accel.platforms import host as this_host
 from pytest_accel.platforms import machine
 from pytest_accel.platforms.host import DeviceAffinity, Topology, format_list
 from pytest_accel.stats.quantities import counted
-from pytest_accel.storage.codec import decode, loads
+from pytest_accel.storage.codec import FormatError, decode, loads
 
 
 class RankConnection:
@@ -54,7 +60,13 @@ def begin_rank() -> RankConnection:
     The variable is removed from the environment: a pytest that a benchmark starts is no rank. On SIGTERM all stacks are
     written from C, so also while native code does not return to Python; then the signal ends the process.
     """
-    place = decode(RankSpec, loads(os.environ.pop(WORKER_VARIABLE)))
+    try:
+        place = decode(RankSpec, loads(os.environ.pop(WORKER_VARIABLE)))
+    except FormatError as error:
+        raise WorkerError(
+            f"{WORKER_VARIABLE}: {error}. A session sets it for its worker processes: unset it."
+        ) from None
+    disable_core_dump()
     stacks = Path(place.folder, STACKS).open("wb")  # noqa: SIM115 - the handler writes into it
     faulthandler.register(signal.SIGTERM, file=stacks, all_threads=True, chain=True)
     hello = {"rank": place.rank}
@@ -98,7 +110,7 @@ _DROPPED: Mapping[str, Takes] = {
 
 def rank_arguments(arguments: Iterable[str]) -> list[str]:
     """Return the arguments of a session without those that write files or stop early."""
-    return without_options(arguments, _DROPPED)
+    return without_options(map(_without_x, arguments), _DROPPED)
 
 
 def without_options(arguments: Iterable[str], dropped: Mapping[str, Takes]) -> list[str]:
@@ -115,6 +127,14 @@ def without_options(arguments: Iterable[str], dropped: Mapping[str, Takes]) -> l
         elif not assigned:
             value = dropped[name]
     return kept
+
+
+def _without_x(argument: str) -> str:
+    """`-xq` is `-x -q`."""
+    if not re.fullmatch("-[lqsvx]+", argument):
+        return argument
+    others = argument.replace("x", "")
+    return "-x" if others == "-" else others
 
 
 # --- CPU affinity: each rank on the CPUs nearest to its device --------------------------------------------
@@ -137,6 +157,8 @@ def plan(host: Topology, *, allowed: Cpus, places: Sequence[DeviceAffinity | Non
         sharers = [other for other, its_pool in enumerate(pools) if its_pool == pool]
         if isinstance(pool, str):
             planned.append(pool)
+        elif any(not isinstance(other, str) and other != pool and other & pool for other in pools):
+            planned.append("the CPUs of local ranks overlap in part")
         elif len(pool) < len(sharers):
             planned.append(f"{counted(len(pool), 'CPU')} for {len(sharers)} ranks")
         else:
@@ -162,15 +184,18 @@ def shares(cpus: Cpus, parts: int, host: Topology) -> list[Cpus]:
 def _pool(host: Topology, allowed: Cpus, place: DeviceAffinity | None) -> Cpus | str:
     """Return the CPUs that a rank gets a part of; or why it is not bound."""
     if place is None:
-        return allowed
-    if len(host.nodes) < 2:
-        return "one NUMA node"
-    if not place.cpus:
-        return place.problem or "its device's CPUs unknown"
-    if place.cpus >= host.cpus:  # so drivers and kernels answer where the firmware says nothing
-        return "its device is near no NUMA node in particular"
-    apart = f"its device's CPUs {format_list(place.cpus)} are not among the allowed {format_list(allowed)}"
-    return allowed & place.cpus or apart
+        return allowed or "allowed CPUs unknown"
+    near = allowed & place.cpus
+    obstacles = {
+        "allowed CPUs unknown": not allowed,
+        "NUMA nodes unknown": not host.nodes,
+        "one NUMA node": len(host.nodes) == 1,
+        place.problem or "its device's CPUs unknown": not place.cpus,
+        # So drivers and kernels answer where the firmware says nothing.
+        "its device is near no NUMA node in particular": place.cpus >= host.cpus,
+        f"its device's CPUs {format_list(place.cpus)} are not among the allowed {format_list(allowed)}": not near,
+    }
+    return next((reason for reason, holds in obstacles.items() if holds), near)
 
 
 def bind_rank(*, mode: str, device_uuids: Sequence[str | None], local_rank: int) -> str:
@@ -199,6 +224,11 @@ def bind_rank(*, mode: str, device_uuids: Sequence[str | None], local_rank: int)
 
 def bind_threads(cpus: Cpus) -> None:
     """Bind all threads of this process; those that it will start inherit it."""
-    for task in TASKS.iterdir():
-        with suppress(ProcessLookupError):
-            os.sched_setaffinity(int(task.name), cpus)
+    bound: set[int] = set()
+    while fresh := {int(task.name) for task in TASKS.iterdir()} - bound:  # a thread may start meanwhile
+        for thread in fresh:
+            try:
+                os.sched_setaffinity(thread, cpus)
+            except ProcessLookupError:
+                continue
+        bound |= fresh

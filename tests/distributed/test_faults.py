@@ -41,7 +41,7 @@ CRASH, CRASHED = "ctypes.string_at(0)", "rank 1 was killed by SIGSEGV"
 
 
 @pytest.fixture
-def provoke(groups, eventually, monkeypatch):
+def provoke(groups, monkeypatch):
     """Run a program that ends its group; return the answer once no process is left."""
 
     monkeypatch.setattr(group_module, "_LOST_S", 0.1)
@@ -54,7 +54,7 @@ def provoke(groups, eventually, monkeypatch):
         assert time.monotonic() - began < VERDICT_S
         assert not answer.complete
         assert not group.alive
-        assert eventually(lambda: not processes_of(group.id))
+        assert processes_of(group.id) == []
         return answer
 
     return run
@@ -107,6 +107,15 @@ class TestRankThatEnds:
         child = int((tmp_path / "child").read_text())
         assert eventually(lambda: _gone(child))
         assert groups.run(groups.start(2), "value = rank").complete
+
+    def test_files_that_became_fifos_do_not_hang_the_session(self, provoke):
+        fault = (
+            "folder = end.place.folder\n"
+            "    for name in ('log', 'stacks'):\n"
+            "        os.remove(f'{folder}/{name}'); os.mkfifo(f'{folder}/{name}')\n"
+            "    os._exit(3)"
+        )
+        assert provoke(OTHERS_WAIT.format(fault=fault)).problem == "rank 1 left with exit status 3"
 
     def test_single_process_is_not_called_a_rank(self, groups, provoke):
         group = groups.start(1, process_group=False)

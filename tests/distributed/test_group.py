@@ -73,9 +73,15 @@ class TestOrders:
 
     def test_phases_of_rank_0_are_reported(self, run):
         phases = []
-        program = "end.say(f'warming up {rank}', 2.5)\nend.say(f'measuring {rank}')"
+        program = "end.say(f'warming up {rank}', 2.5)\nend.say(f'measuring {rank}')\nend.say('for ever', float('nan'))"
+        program += "\nend.say('for long', 10**400)\nend.say('soon', 'soon')"
         values(run(program, phase=lambda *words: phases.append(words)))
-        assert phases == [("warming up 0", 2.5), ("measuring 0", None)]
+        assert phases == [
+            ("warming up 0", 2.5),
+            ("measuring 0", None),
+            ("for ever", None),
+            ("for long", None),
+        ]
 
     def test_waiting_callback_is_called(self, run, groups_of_class):
         text = "import time, pathlib\nwhile not pathlib.Path('go').exists(): time.sleep(0.01)"

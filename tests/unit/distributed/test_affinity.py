@@ -56,6 +56,17 @@ def test_shares_use_every_cpu_once_and_differ_by_one_core_at_most(case, parts):
     assert max(sizes) - min(sizes) <= 1
 
 
+@given(hosts_and_allowed(), st.integers(2, 8), st.data())
+def test_ranks_with_gpus_are_bound_near_them_and_apart(case, ranks, data):
+    topology, allowed = case
+    places = near(topology, *(data.draw(st.integers(0, len(topology.nodes) - 1)) for _ in range(ranks)))
+    found = planned(topology, places, allowed)
+    bound = [(cpus, place) for cpus, place in zip(found, places, strict=True) if not isinstance(cpus, str)]
+    assert all(cpus and cpus <= allowed & place.cpus for cpus, place in bound)
+    together = [cpu for cpus, _ in bound for cpu in cpus]
+    assert len(together) == len(set(together))
+
+
 TWO_SOCKETS = host(2, 2, smt=2)
 EIGHT = host(4, 4)
 
@@ -89,8 +100,10 @@ AT_0_1 = DeviceAffinity(cpus=frozenset({0, 1}))
             "its device is near no NUMA node in particular",
         ),
         (host(2, 2), [AT_0_1], [2, 3], "its device's CPUs 0-1 are not among the allowed 2-3"),
-        (Topology(), [AT_0_1], [0], "one NUMA node"),
+        (host(2, 2), [AT_0_1], [], "allowed CPUs unknown"),
+        (Topology(), [AT_0_1], [0], "NUMA nodes unknown"),
         (host(2), [None] * 3, range(2), "2 CPUs for 3 ranks"),
+        (host(2, 2), [AT_0_1, None], range(4), "the CPUs of local ranks overlap in part"),
     ],
 )
 def test_rank_that_cannot_be_bound_gives_the_reason(topology, places, allowed, reason):

@@ -112,3 +112,15 @@ class TestPendingOrder:
         pending.wait(lambda: None, lambda text, remaining_s: None)
         assert pending.silent == ([] if answers else [0])
         assert pending.answers == ({0: {"outcome": "passed"}} if answers else {})
+
+    @pytest.mark.parametrize("remaining_s", ["NaN", "-1", "1e999", "1" + "0" * 400, '"soon"'])
+    def test_progress_with_a_bad_number_ends_nothing(self, ends, remaining_s):
+        here, there = ends
+        there._socket.sendall(f'{{"phase": "x", "remaining_s": {remaining_s}}}\n'.encode())
+        there.send({"answer": {"outcome": "passed"}})
+        assert ready([here], 60)
+        left = []
+        pending = PendingOrder({0: here}, SimpleNamespace(ended=dict), timeout_s=60.0)
+        pending.wait(lambda: None, lambda text, remaining_s: left.append(remaining_s))
+        assert pending.answers == {0: {"outcome": "passed"}}
+        assert left in ([], [None])

@@ -24,6 +24,8 @@ from pytest_accel.distributed.launcher import (
     choose_ranks,
     first_node,
     launcher_rank_from,
+    read_secret,
+    write_secret,
 )
 from pytest_accel.distributed.processes import RankCommand, RankSpec, WorkerError
 from pytest_accel.options import GROUP_ID_VARIABLE, SECRET_VARIABLE, WORKER_VARIABLE
@@ -249,6 +251,7 @@ class TestSession:
         seen = ranks.inventories()
         assert {each.rank: each.node for each in seen} == {1: 0, 2: 1}
         assert all(each.host and each.cpus == "0-1" for each in seen)
+        assert list(Path.cwd().glob(".pytest-accel-*")) == [], "the secret stays only until all have it"
 
     def test_group_runs_in_a_process_of_each_launcher_rank_and_ends_with_stacks(self, three, ranks):
         given = spec(nodes=2)
@@ -339,10 +342,7 @@ def test_missing_launcher_rank_is_named_with_its_node(world, opened):
 @pytest.mark.parametrize("sizes", [(1, 1), (2,)])
 def test_port_in_use_is_reported_with_the_remedy(world, sizes):
     two = world(*sizes)
-    with (
-        socket.create_server(("", two.port)),
-        pytest.raises(WorkerError, match="MASTER_PORT to a free port") as error,
-    ):
+    with socket.create_server(("", two.port)), pytest.raises(WorkerError, match="MASTER_PORT=") as error:
         LauncherRanks(two.launcher_rank(), rendezvous_s=5)
     assert str(two.port) in str(error.value)
     assert len(str(error.value).splitlines()) == 1
@@ -375,23 +375,116 @@ def test_missing_rank_0_is_reported_by_the_others(world, capsys):
     assert "rank 1 of 2 (torchrun)" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("forged", ["{}", "no JSON", '{"host": "127.0.0.1", "port": 1}'])
-def test_address_that_is_not_of_rank_0_is_one_clear_error(world, forged):
+@pytest.mark.parametrize(
+    ("forged", "problem"),
+    [
+        ("{}", "was not written by pytest-accel"),
+        ("\\ud8", "was not written by pytest-accel"),
+        ('{"host": "127.0.0.1", "port": 99999999, "secret": ""}', "rank 0 cannot be reached"),
+        ('{"host": "a\\u0000", "port": 1, "secret": ""}', "rank 0 cannot be reached"),
+        ('{"host": "127.0.0.1", "port": 1, "secret": "\\u0000"}', "set PYTEST_ACCEL_SECRET"),
+        ('{"host": "127.0.0.1", "port": 1, "secret": "/etc/passwd"}', "set PYTEST_ACCEL_SECRET"),
+    ],
+)
+def test_forged_address_of_rank_0_is_one_clear_error(world, monkeypatch, forged, problem):
+    """Whoever reaches the store can write it."""
+    if '"secret": ""' in forged:
+        monkeypatch.setenv(SECRET_VARIABLE, "s" * 32)
     two = world(1, 1)
     store = launcher.open_store(two.launcher_rank(), LONG_S)
     store.set(launcher._KEY.format(0), forged)
-    with pytest.raises(WorkerError, match="rank 0 cannot be reached") as caught:
+    with pytest.raises(WorkerError, match=problem) as caught:
         launcher._connect(two.launcher_rank(1), LONG_S, Inventory(rank=1, node=1, host="n1"))
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_secret_of_the_environment_is_not_in_the_store(world, opened, monkeypatch):
+# What another user of the node can do: read and write the store, and call what it names.
+STRANGER = """
+import encodings.idna, json, os, sys  # the first before it becomes another user, who may not read this Python
+from pathlib import Path
+from torch.distributed import TCPStore
+from pytest_accel.distributed.messages import ConnectionLost, call
+
+os.setgroups([])
+os.setuid(65534)
+store = TCPStore("127.0.0.1", int(sys.argv[1]), is_master=False)
+address = json.loads(store.get("pytest-accel/ranks/0"))
+assert set(address) == {"host", "port", "secret"}, address
+secret = Path(address["secret"])
+try:
+    found = secret.read_text()
+except PermissionError:
+    assert secret.exists()
+    found = address["secret"]
+try:
+    call("127.0.0.1", address["port"], token=found, hello={"rank": 1, "node": 0, "host": "x"}, timeout_s=60)
+except ConnectionLost as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
+def test_another_user_who_reads_the_store_is_no_rank(world, opened, tmp_path):
+    for each in (tmp_path, *tmp_path.parents):  # for this user to look into
+        if not each.stat().st_mode & 0o001:
+            each.chmod(0o711)
+    two = world(1, 1)
+    ranks = opened(two)
+    with subprocess.Popen(
+        [sys.executable, "-c", STRANGER, str(two.port)], stdout=subprocess.PIPE, text=True
+    ) as stranger:
+        wait_until(lambda: ranks.inventories() or stranger.poll() is not None, "it waits")
+        said = stranger.communicate()[0]
+    assert ranks.inventories() == []
+    assert (stranger.returncode, said) == (0, "no session answers there: it closed the connection\n")
+    ranks.deadline = time.monotonic()  # nobody else comes
+
+
+def test_secret_in_the_environment_needs_no_folder(world, opened, monkeypatch):
     monkeypatch.setenv(SECRET_VARIABLE, "s" * 32)
+    monkeypatch.chdir("/")
     two = world(2)
     ranks = opened(two)
-    assert b"s" * 32 not in ranks._store.get(launcher._KEY.format(0))
     with rank_1_in_this_process(two, ranks):
         ranks.wait()
+    assert list(two.folder.glob(".pytest-accel-*")) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda path: path.chmod(0o640),
+        lambda path: path.unlink(),
+        lambda path: (path.unlink(), os.mkfifo(path, 0o600)),
+        lambda path: path.rename(path.with_name("moved")) and path.symlink_to("moved"),
+        lambda path: os.chown(path, 65534, -1) if os.geteuid() == 0 else path.chmod(0o644),
+    ],
+    ids=["readable by others", "gone", "FIFO", "link", "of another user"],
+)
+def test_secret_that_others_could_know_is_refused_with_the_remedy(tmp_path, change):
+    path = write_secret(tmp_path, "secret")
+    assert read_secret(tmp_path, path.name) == "secret"
+    change(path)
+    with pytest.raises(WorkerError, match=f"or set {SECRET_VARIABLE} to one secret"):
+        read_secret(tmp_path, path.name)
+
+
+def test_secret_on_a_file_system_without_modes_is_removed_again(tmp_path, monkeypatch):
+    opened_by_all = os.open
+    monkeypatch.setattr(os, "open", lambda path, flags, mode=0: opened_by_all(path, flags, mode | 0o044))
+    with pytest.raises(WorkerError, match="is not a file that this user alone can read"):
+        write_secret(tmp_path, "secret")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_old_secrets_are_removed_where_they_can_be(tmp_path):
+    old, in_the_way = write_secret(tmp_path, "of a killed session"), tmp_path / ".pytest-accel-secret-folder"
+    in_the_way.mkdir()
+    for each in (old, in_the_way):
+        os.utime(each, (0, 0))
+    assert set(tmp_path.iterdir()) == {old, in_the_way}
+    new = write_secret(tmp_path, "new")
+    assert set(tmp_path.iterdir()) == {new, in_the_way}
 
 
 def test_killed_launcher_rank_is_named_and_its_rank_ends(world, opened):
@@ -537,13 +630,22 @@ def test_process_is_no_launcher_rank(environ):
     ("environ", "variable", "value"),
     [
         (TORCHRUN, "RANK", "8"),
+        (TORCHRUN, "RANK", "-1"),
+        (TORCHRUN, "RANK", "two"),
+        (TORCHRUN, "WORLD_SIZE", "0"),
         (TORCHRUN, "WORLD_SIZE", ""),
+        (TORCHRUN, "WORLD_SIZE", "9" * 5000),
         (TORCHRUN, "LOCAL_WORLD_SIZE", "9"),
+        (TORCHRUN, "GROUP_RANK", "2"),
         (TORCHRUN, "MASTER_ADDR", ""),
         (TORCHRUN, "MASTER_PORT", "65536"),
         (SRUN, "SLURM_STEP_NUM_TASKS", "²"),
         (SRUN, "SLURM_PROCID", "4"),
+        (SRUN, "SLURM_NODEID", "2"),
+        (SRUN, "SLURM_STEP_NUM_NODES", "5"),
+        (SRUN, "SLURM_STEP_NODELIST", ""),
         (SRUN, "SLURM_JOB_ID", "x"),
+        (SRUN, "MASTER_PORT", "http"),
     ],
 )
 def test_invalid_value_is_reported_with_its_variable(environ, variable, value):

@@ -3,6 +3,7 @@
 import os
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -29,15 +30,18 @@ def pair():
         end.close()
 
 
-def meet(listener, hello):
+def meet(listener, hello, token=""):
     """Return both ends of a call: the caller, the accepted connection and the hello that it got."""
-    caller = call("127.0.0.1", listener.port, token=listener.token, hello=hello, timeout_s=LONG_S)
-    found = []
-    while not found:
-        ready(listener.sources(), 0.1)
-        found = listener.arrived()
-    ((connection, heard),) = found
-    return caller, connection, heard
+    with ThreadPoolExecutor(1) as pool:
+        options = {"token": token or listener.token, "hello": hello, "timeout_s": LONG_S}
+        calling = pool.submit(call, "127.0.0.1", listener.port, **options)
+        found = []
+        while not found and not calling.done():
+            ready(listener.sources(), 0.1)
+            found = listener.arrived()
+        caller = calling.result()
+        ((connection, heard),) = found
+        return caller, connection, heard
 
 
 class TestConnection:
@@ -98,15 +102,35 @@ class TestListener:
             with socket.socket(fileno=os.dup(end.fileno())) as found:
                 assert found.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
 
+    def test_caller_with_another_token_is_dropped(self, listener):
+        with pytest.raises(ConnectionLost, match="no session answers there: it closed the connection"):
+            meet(listener, {"rank": 3}, token="guessed")
+
+    def test_listener_without_the_token_is_refused_and_gets_nothing_that_proves_it(self):
+        """Another user may have written the address that a rank calls."""
+        with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+            port = server.getsockname()[1]
+            calling = pool.submit(call, "127.0.0.1", port, token="secret", hello={}, timeout_s=LONG_S)
+            stranger = Connection(server.accept()[0])
+            stranger.send({"challenge": "c"})
+            hello = stranger.receive()
+            assert "secret" not in hello.values()
+            stranger.send({"proof": hello["proof"]})  # what it got, sent back
+            with pytest.raises(ConnectionLost, match="does not know the token"):
+                calling.result()
+            stranger.close()
+
     @pytest.mark.parametrize(
         "sent",
         [
             b'{"rank": 0}\n',
-            b'{"token": "guessed", "rank": 0}\n',
-            b'{"token": 5}\n',
-            b'{"token": "\\ud800"}\n',
+            b'{"proof": "guessed", "challenge": "x", "rank": 0}\n',
+            b'{"proof": 5}\n',
+            b'{"proof": null, "challenge": null}\n',
+            b'{"proof": "\\ud800"}\n',
             b"[" * 60_000 + b"\n",
             b"GET / HTTP/1.1\r\n\r\n",
+            b"x" * 100_000,
         ],
     )
     def test_caller_without_the_token_is_dropped_and_others_are_accepted(self, listener, sent):

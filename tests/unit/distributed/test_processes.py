@@ -1,6 +1,7 @@
 """Ranks as processes: environment, start and end; processes of a group found by their environment."""
 
 import errno
+import fcntl
 import json
 import os
 import signal
@@ -134,6 +135,37 @@ def test_tail_of_a_large_binary_file_is_limited(tmp_path):
     assert tail(tmp_path / "gone", 40) == ""
 
 
+def test_tail_of_a_fifo_or_a_device_is_empty(tmp_path):
+    os.mkfifo(tmp_path / "log")
+    (tmp_path / "stacks").symlink_to("/dev/zero")
+    assert tail(tmp_path / "log", 40) == tail(tmp_path / "stacks", 40) == ""
+
+
+def test_folders_of_killed_owners_are_removed_by_the_next_start(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folders = [tmp_path / f"pytest-accel-rank-{name}" for name in ("dead", "alive", "new")]
+    for folder in folders:
+        folder.mkdir()
+        os.utime(folder, (0, 0) if folder is not folders[2] else None)
+    alive = os.open(folders[1], os.O_RDONLY)
+    fcntl.flock(alive, fcntl.LOCK_EX)
+    LocalLauncher().start(spec(per_node=1), command(tmp_path)).end(stacks=False)
+    assert sorted(tmp_path.iterdir()) == sorted(folders[1:])
+    os.close(alive)
+
+
+def test_folder_of_a_thousand_levels_is_removed(tmp_path):
+    here = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("a", dir_fd=here)
+        below = os.open("a", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
+    processes.remove_folder(tmp_path)
+    assert not tmp_path.exists()
+
+
 @pytest.mark.parametrize(
     ("status", "words"),
     [(3, "left with exit status 3"), (-11, "was killed by SIGSEGV"), (-200, "was killed by signal 200")],
@@ -166,3 +198,18 @@ def test_supervisor_ends_as_its_rank_also_where_ends_of_children_were_ignored(tm
     rank = [sys.executable, "-c", "raise SystemExit(3)"]
     words = [*map(str, processes._SUPERVISOR), str(os.getpid()), str(tmp_path), *rank]
     assert subprocess.run([sys.executable, "-c", ignoring, *words], timeout=60, check=False).returncode == 3
+
+
+def test_killed_group_is_awaited_and_no_other(monkeypatch):
+    naps = []
+
+    def kill(_):
+        naps.append(1)
+        running.kill()
+        os.waitid(os.P_PID, running.pid, os.WEXITED | os.WNOWAIT)  # as a zombie it has ended
+
+    monkeypatch.setattr(processes.time, "sleep", kill)
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as running:
+        processes._await_group(running.pid)
+        processes._await_group(running.pid)
+    assert naps == [1]

@@ -22,7 +22,8 @@ ORDER = Order(node_id="test_x.py::test_y", session="s", platform="cpux2")
 
 # The start of a rank; each test adds its program.
 RANK = """
-import os, sys, time
+import os, resource, sys, time
+resource.setrlimit(resource.RLIMIT_CORE, (resource.getrlimit(resource.RLIMIT_CORE)[1],) * 2)
 from pytest_accel.distributed.worker import begin_rank
 end = begin_rank()
 """
@@ -82,9 +83,10 @@ def give(connection):
 
 def test_rank_begins_with_its_place_and_without_torch(start, worker):
     process, _, hello = start(
-        f"print(repr(end.place))\nprint({WORKER_VARIABLE!r} in os.environ, 'torch' in sys.modules)"
+        "print(repr(end.place))\n"
+        f"print({WORKER_VARIABLE!r} in os.environ, resource.getrlimit(resource.RLIMIT_CORE)[0], 'torch' in sys.modules)"
     )
-    assert process.communicate()[0] == f"{worker!r}\nFalse False\n"
+    assert process.communicate()[0] == f"{worker!r}\nFalse 0 False\n"
     assert hello == {"rank": 3}
 
 
@@ -162,6 +164,7 @@ def test_unreachable_session_is_reported(worker):
         ("--benchmark-compare --benchmark-columns=min", "--benchmark-columns=min"),
         ("--junitxml=a.xml --junit-xml b.xml --basetemp /tmp/mine --log-file run.log suites", "suites"),
         ("-x --exitfirst --maxfail=1 --maxfail 2 --lf --ff --nf --sw --stepwise-skip --pdb --trace", ""),
+        ("-xq -vx -xx -sv", "-q -v -sv"),
         ("--cov src --cov-report=html suites --cov -q", "suites -q"),
     ],
 )

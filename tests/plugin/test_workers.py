@@ -5,6 +5,8 @@ import re
 
 import pytest
 
+from tests.plugin.conftest import PLUGINS
+
 DEATHS = {
     "test_hangs": "no answer within 2 s",
     "test_loops_in_c": "no answer within 2 s",
@@ -196,3 +198,11 @@ def test_option_measures_in_the_session(bench):
     bench.benchmarks("test_step")
     bench.run_with_workers("--accel-in-process").assert_outcomes(passed=1)
     assert bench.processes("test_step") == [os.getpid()]
+
+
+def test_rubbish_in_the_variable_of_workers_is_one_clear_error(bench, monkeypatch):
+    monkeypatch.setenv("PYTEST_ACCEL_WORKER", "{rubbish")
+    result = bench.pytester.runpytest_subprocess(*PLUGINS)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: PYTEST_ACCEL_WORKER: *not JSON*. A session sets it *: unset it."])
+    result.stderr.no_fnmatch_line("*Traceback*")

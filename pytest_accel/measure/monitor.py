@@ -58,8 +58,13 @@ class SamplingThread:
             return
         self._began.clear()
         self._stop.clear()
-        self._thread = threading.Thread(target=self._run, name="pytest-accel sampling", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._run, name="pytest-accel sampling", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # a limit on processes: nothing is sampled, and all is measured
+            self.problems.append(f"nothing was sampled: {error}")
+            return
+        self._thread = thread
         if not self._began.wait(self._limit_s):
             self._give_up()
 

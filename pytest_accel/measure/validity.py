@@ -6,7 +6,7 @@ set on purpose or is permanent (clocks, limits) is a note, and the run counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import pairwise
@@ -16,6 +16,9 @@ from statistics import fmean
 from pytest_accel.platforms import nvidia
 from pytest_accel.stats.quantities import gibibytes, percent, seconds
 
+# Beyond: 0xffffffff and the like.
+MOST_MHZ = 10_000
+MOST_C = 200
 THROTTLES = nvidia.HW_SLOWDOWN | nvidia.SW_THERMAL | nvidia.HW_THERMAL | nvidia.POWER_BRAKE
 # Drivers set HW slowdown together with its cause, and for a moment with any change of clocks (nvml.h).
 _CAUSES = nvidia.HW_THERMAL | nvidia.POWER_BRAKE
@@ -95,9 +98,9 @@ def assess(readings: DeviceReadings) -> Validity:
 
 def _figures(readings: DeviceReadings, reasons: Sequence[int]) -> dict[str, float]:
     samples = readings.samples
-    sm_mhz = [sample.sm_mhz for sample in samples if sample.sm_mhz is not None]
-    memory_mhz = [sample.memory_mhz for sample in samples if sample.memory_mhz is not None]
-    temperatures_c = [sample.temperature_c for sample in samples if sample.temperature_c is not None]
+    sm_mhz = _plausible((sample.sm_mhz for sample in samples), MOST_MHZ)
+    memory_mhz = _plausible((sample.memory_mhz for sample in samples), MOST_MHZ)
+    temperatures_c = _plausible((sample.temperature_c for sample in samples), MOST_C)
     found = {"sm_clock_mhz": fmean(sm_mhz)} if sm_mhz else {}
     found |= {"memory_clock_mhz": fmean(memory_mhz)} if memory_mhz else {}
     found |= {"temperature_c": float(max(temperatures_c))} if temperatures_c else {}
@@ -108,6 +111,10 @@ def _figures(readings: DeviceReadings, reasons: Sequence[int]) -> dict[str, floa
         if len(sm_mhz) >= LOCKED_SAMPLES and nvidia.is_held(sm_mhz, reasons, readings.sm_mhz_max):
             found["locked_clock_mhz"] = fmean(sm_mhz)
     return found
+
+
+def _plausible(readings: Iterable[int | None], most: int) -> list[int]:
+    return [reading for reading in readings if reading is not None and 0 <= reading <= most]
 
 
 def _gaps(readings: DeviceReadings, reasons: Sequence[int]) -> Iterator[Finding]:
@@ -130,7 +137,9 @@ def _gaps(readings: DeviceReadings, reasons: Sequence[int]) -> Iterator[Finding]
 def _reasons(samples: Sequence[DeviceSample]) -> list[int]:
     """Return the bit sets, each with the cause of a slowdown instead of the slowdown."""
     found = [sample.event_reasons for sample in samples if sample.event_reasons is not None]
-    return [each & ~nvidia.HW_SLOWDOWN if each & _CAUSES else each for each in found]
+    # A broken sensor sets all bits at once.
+    sane = [each for each in found if each >= 0 and each & nvidia.KNOWN != nvidia.KNOWN]
+    return [each & ~nvidia.HW_SLOWDOWN if each & _CAUSES else each for each in sane]
 
 
 def _share(reasons: Sequence[int], bits: int) -> float:

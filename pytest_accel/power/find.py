@@ -76,7 +76,11 @@ class GuardedSource(BaseSource):
 
     @property
     def problem(self) -> str:
-        return "; ".join(filter(None, [self._source.problem, super().problem]))
+        try:
+            own = str(self._source.problem)
+        except Exception as error:  # noqa: BLE001 -- as below
+            own = f"problem raised {words(error)}"
+        return "; ".join(filter(None, [own, super().problem]))
 
     def joules(self) -> Mapping[str, float]:
         return self._readings("joules", sys.float_info.max)

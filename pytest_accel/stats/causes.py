@@ -140,8 +140,9 @@ def find_causes(
     has_cause = bool(causes)
     if not found:  # operators and idle time say where
         take(_off_cpu(sides))
+    suspect = None if has_cause or rest < _LEAST_SHARE * loss else _other_load(sides)
+    if not found:
         take(_computing(sides))
-    suspect = None if has_cause else _other_load(sides)
     if suspect:
         causes.append(suspect)
     return tuple(sorted(causes, key=lambda each: -(each.explained or 0)))

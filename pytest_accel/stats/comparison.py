@@ -15,9 +15,17 @@ from pytest_accel.stats.metric_gates import is_rate, judge_metrics
 from pytest_accel.stats.results import Ending, Result, Status, worst_status
 from pytest_accel.stats.run import Run, Scalar
 
+_SHARES = (
+    "mfu",
+    "scaling_efficiency",
+    "tdp_share",
+    "roofline_share",
+    "power_capped_share",
+    "throttled_share",
+)
 # Unit and factor of metrics by the end of their names.
 _UNITS = {
-    **dict.fromkeys(("mfu", "scaling_efficiency", "_share"), ("%", 100.0)),
+    **dict.fromkeys(_SHARES, ("%", 100.0)),
     "accuracy": ("fraction", 1.0),  # as the studies give it
     "peak_memory": ("GiB", 2.0**-30),
     "_bytes": ("B", 1.0),

@@ -113,8 +113,17 @@ _SECRET_VALUE = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE,
 )
-_IMAGE_DIGEST = re.compile(r"@sha256:[0-9a-f]{64}\b")  # it names an image, and opens nothing
+_UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+# They name a device, an image, and open nothing.
+_DEVICE_UUID = re.compile(rf"\b(?:MIG-)?(?:GPU|MIG)-{_UUID}\b", re.IGNORECASE)
+_IMAGE_DIGEST = re.compile(r"@sha256:[0-9a-f]{64}\b")
+_BARE_UUID = re.compile(_UUID, re.IGNORECASE)
 _WORD = re.compile(r"[A-Za-z0-9]{20,}")
+_BASE64 = re.compile(r"[A-Za-z0-9+/_=\-]{20,}")
+# Neighbours that differ in kind (capital, small, digit): 62 % in random base64, 40 % or more in random
+# hex or base36, about 20 % in paths with capitals and digits. At 30 %, 1 in 250 random base64 words
+# of 20 characters passes, 1 in 20,000 of 40 (simulated, 20,000 words each).
+_RANDOM_SHARE = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,10 +271,8 @@ def _safe_word(before: str, word: str) -> str:
 
 def looks_secret(value: str) -> bool:
     """Return whether a value has the shape of a credential."""
-    rest = _IMAGE_DIGEST.sub("", value)
-    words = _WORD.findall(rest)  # letters and digits mixed are random ones
-    is_random = any(re.search("[0-9]", word) and re.search("[A-Za-z]", word) for word in words)
-    return _SECRET_VALUE.search(rest) is not None or is_random
+    rest = _IMAGE_DIGEST.sub("", _DEVICE_UUID.sub("", value))
+    return bool(_SECRET_VALUE.search(rest) or _BARE_UUID.search(rest)) or _looks_random(rest)
 
 
 def _safe_value(name: str, value: str) -> str:
@@ -273,3 +280,17 @@ def _safe_value(name: str, value: str) -> str:
         return REDACTED
     # The operating system passes bytes; what is no UTF-8 arrives as lone surrogates.
     return clipped(value.encode("utf-8", "backslashreplace").decode("utf-8"), _KEPT_CHARACTERS)
+
+
+def _looks_random(value: str) -> bool:
+    """Return a long word of letters and digits mixed, or base64 with its punctuation."""
+    words = _WORD.findall(value)
+    if any(re.search("[0-9]", word) and re.search("[A-Za-z]", word) for word in words):
+        return True
+    return any(_share_of_changes(word) > _RANDOM_SHARE for word in _BASE64.findall(value))
+
+
+def _share_of_changes(word: str) -> float:
+    kinds = [(c.isupper(), c.islower()) if c.isalnum() else None for c in word]
+    pairs = [(left, right) for left, right in pairwise(kinds) if left is not None and right is not None]
+    return sum(left != right for left, right in pairs) / len(pairs) if pairs else 0.0

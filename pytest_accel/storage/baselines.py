@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import glob
 import json
+import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -205,6 +206,14 @@ class BaselineStore:
     root: Path
 
     def path(self, platform: str, suite: str) -> Path:
+        for kind, name in (("platform", platform), ("suite", suite)):
+            is_name = re.fullmatch(r"[^./\\-][^/\\]{0,199}", name) and name.isprintable()
+            if not is_name or (kind == "platform" and name == PUBLISHED):
+                remedy = (
+                    f"A {kind} is a folder or file name: no slash, no leading dot or dash, at most 200 characters, "
+                    f"and not {PUBLISHED}."
+                )
+                raise BaselineError(str(self.root), "", f"{name!r} cannot name a {kind}", remedy)
         return self.root / platform / f"{suite}.json"
 
     def suites(self, platform: str = "") -> list[tuple[str, str]]:

@@ -222,8 +222,9 @@ class History:
             "A session that measures begins one (--accel-history says where); results are added with "
             "`pytest-accel history --import`.",
         )
-        if not write and not self.path.exists():
-            raise missing
+        with suppress(OSError):  # a name that is too long, or no permission: SQLite says so
+            if not write and not self.path.exists():
+                raise missing
         try:
             with closing(self._connect("rwc" if write else "rw")) as connection:
                 if write:

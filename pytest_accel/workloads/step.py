@@ -148,14 +148,16 @@ class Step:
 
     def load(self) -> None:
         """Take the batches of one step from the loader, and drop them."""
-        for _ in range(self._micro_batches):
-            next(self._source)
+        with explained_out_of_memory(self._config):
+            for _ in range(self._micro_batches):
+                next(self._source)
 
     @contextmanager
     def computing_only(self) -> Iterator[None]:
         """Run steps on batches that are on the device already, without the loader."""
         source = self._source
-        self._source = RotatingSource([tree_map(torch.clone, next(source)) for _ in range(2)])
+        with explained_out_of_memory(self._config):
+            self._source = RotatingSource([tree_map(torch.clone, next(source)) for _ in range(2)])
         try:
             yield
         finally:

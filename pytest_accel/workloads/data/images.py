@@ -71,6 +71,8 @@ def _read_cifar100(root: Path | None, split: files.Split) -> ArrayImages:
         try:
             with files.reading(folder):
                 published = CIFAR100(folder.parent, train=split == "train")  # it checks all MD5s
+        except files.DataError:
+            raise
         except RuntimeError:
             problem = "not the published files, and another pickle could run code"
             remedy = "Extract cifar-100-python.tar.gz again. For other images write cifar-100-binary/."

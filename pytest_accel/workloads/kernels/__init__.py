@@ -20,10 +20,11 @@ def check_tuned(config: StepConfig) -> None:
     from torchvision.models.resnet import __all__ as resnets
 
     known = config.model in resnets and config.precision in PRECISIONS
-    if not known or config.compile is None or not is_nvidia(config.device.type):
+    is_slow = config.compile is None or config.memory_format == "contiguous"  # its kernels read channels last
+    if not known or is_slow or not is_nvidia(config.device.type):
         raise ValueError(
-            "tuned: its kernels are for a ResNet of torchvision by name, such as 'resnet50', compiled, in bf16 or fp16, on an "
-            f"NVIDIA GPU. This is {config.name} with compile={config.compile!r} in {config.precision} on {config.device}. "
+            "tuned: its kernels are for a ResNet of torchvision by name, such as 'resnet50', compiled and channels last, in bf16 or "
+            f"fp16, on an NVIDIA GPU. This is {config.name} with compile={config.compile!r} in {config.precision} on {config.device}. "
             "Without tuned=True the model of the library is measured."
         )
 

@@ -131,6 +131,19 @@ def test_no_sampler_needs_no_thread():
         sampling.end()
 
 
+def test_thread_that_cannot_start_is_reported(monkeypatch):
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    counter = Counter()
+    with SamplingThread([counter]) as sampling:
+        sampling.begin()
+        sampling.end()
+    assert sampling.problems == ["nothing was sampled: can't start new thread"]
+    assert not counter
+
+
 # --- NVML ------------------------------------------------------------------------------------------
 
 GIB = 1 << 30

@@ -149,6 +149,8 @@ def test_figures_are_mean_clocks_and_the_highest_temperature():
     figures = found(samples=samples).figures
     assert (figures["sm_clock_mhz"], figures["temperature_c"]) == (1500.0, 80.0)
     assert "memory_clock_mhz" not in figures
+    broken = DeviceSample(at_s=8, sm_mhz=0xFFFFFFFF, memory_mhz=-1, temperature_c=65535, event_reasons=0xFFFF)
+    assert found(samples=(*samples, broken)).figures == figures
 
 
 def process(pid, share, memory_bytes=None):

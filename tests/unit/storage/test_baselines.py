@@ -154,6 +154,18 @@ class TestReplace:
         replace(store, "test_b", environment=CAPPED, environments=(CAPPED,))
         assert set(read(store).environments) == {CAPPED.key}
 
+    @pytest.mark.parametrize(
+        "name", ["", ".", "..", "a/b", "../x", "/etc", "a\\b", "a\0b", "a\nb", "-rf", ".x", "x" * 201]
+    )
+    def test_a_name_cannot_lead_out_of_the_folder(self, store, name):
+        for platform, suite in ((name, "images"), ("h200", name)):
+            with pytest.raises(BaselineError, match="cannot name a"):
+                store.path(platform, suite)
+
+    def test_published_references_are_no_platform(self, store):
+        with pytest.raises(BaselineError, match="cannot name a platform"):
+            store.path("published", "images")
+
 
 def of_another_platform(path: Path) -> None:
     other = BaselineStore(path.parent.parent)

@@ -147,6 +147,8 @@ def _selected(node: ast.expr) -> Iterator[str]:
 def refuse_unknown_names(config: pytest.Config, items: Iterable[pytest.Item]) -> None:
     """Refuse a name in `-m` that no marker has and that resembles a platform: it is misspelt."""
     expression, catalogue = config.getoption("markexpr", ""), config.stash[CATALOGUE]
+    if not expression:
+        return
     known = {line.partition(":")[0].partition("(")[0].strip() for line in config.getini("markers")}
     known |= {mark.name for item in items for mark in item.iter_markers()}
     for word in sorted(wanted_words(expression) - known):

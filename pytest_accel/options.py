@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -341,7 +342,8 @@ def read_settings(config: pytest.Config, environ: Mapping[str, str] = os.environ
     if settings.update:
         settings = replace(settings, record=settings.record or RECORD_RUNS)
     _refuse_contradictions(settings)
-    if config.getoption("dist", "no") != "no" and (settings.require or settings.output_files):  # of xdist
+    asked = settings.require or any(origins.get(name, "").startswith("--") for name in ("json", "reports"))
+    if asked and config.getoption("dist", "no") != "no":  # of xdist
         raise pytest.UsageError(
             "--accel-require, --accel-json and --accel-report are of benchmarks, which do not run under xdist: add -n 0."
         )
@@ -375,11 +377,20 @@ def _refuse_unknown_names(config: pytest.Config, environ: Mapping[str, str]) -> 
     for name in sorted((variables | keys) - known):
         if unsettable := next((each for each in OPTIONS if name in (each.variable, each.key)), None):
             raise pytest.UsageError(f"{name}: it is no setting. Write {unsettable.flag} on the command line.")
+        if name in keys and _is_declared(config, name):  # another plugin's
+            continue
         plain = name.lower().removeprefix("pytest_").removeprefix("accel_")
-        hint = quantities.did_you_mean(plain, [option.name for option in settable])
+        hint = quantities.did_you_mean(plain, [option.key.removeprefix("accel_") for option in settable])
         raise pytest.UsageError(
             f"{name}: there is no such setting.{hint} Take it out: then `pytest --help` lists all."
         )
+
+
+def _is_declared(config: pytest.Config, key: str) -> bool:
+    with suppress(ValueError):
+        config.getini(key)
+        return True
+    return False
 
 
 def _refuse_contradictions(settings: Settings) -> None:

@@ -57,6 +57,13 @@ def pytest_configure(config: pytest.Config) -> None:
     markers.register_platforms(config)
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Report files that were not written, as under xdist, where workers collect: old ones could be taken for new."""
+    if config.getoption("dist", "no") != "no":
+        for option, file in config.stash[options.SETTINGS].output_files:
+            terminalreporter.write_line(f"--accel-{option}={file}: nothing was written", yellow=True)
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by -m
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     markers.refuse_unknown_names(config, items)

@@ -105,7 +105,8 @@ class Runner:
                 for done in as_completed(running):
                     yield running[done], *done.result()
             except BaseException:
-                self.signals.append(signal.SIGTERM)  # whatever ends us ends the others
+                if not self.signals:  # whatever ends us ends the others
+                    self.signals.append(signal.SIGTERM)
                 raise
 
     def _start(self, job: Job) -> subprocess.Popen[bytes]:

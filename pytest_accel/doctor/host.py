@@ -172,7 +172,7 @@ class TorchBuild:
     """The installed torch, by its files."""
 
     version: str
-    kind: Literal["cuda", "rocm", "cpu"]
+    kind: Literal["cuda", "rocm", "cpu", "unknown"]
     cuda: tuple[int, int] | None = None
 
 
@@ -201,13 +201,15 @@ def installed_torch() -> TorchBuild | None:
         return TorchBuild(version=version, kind="rocm")
     if number := re.match(r"(\d+)\.(\d+)", fields.get("cuda", "")):
         return TorchBuild(version=version, kind="cuda", cuda=(int(number[1]), int(number[2])))
-    return TorchBuild(version=version, kind="cpu")
+    return TorchBuild(version=version, kind="cpu" if text else "unknown")  # of a source tree
 
 
 def judge_torch(torch: TorchBuild | None, *, nvidia: int, amd: int, cuda: tuple[int, int] | None) -> Finding:
     if torch is None:
         text = "not installed: only benchmarks of your own steps can run"
         return SOFTWARE("torch").warning(text, "pip install torch torchvision")
+    if torch.kind == "unknown":
+        return SOFTWARE("torch").ok(f"{torch.version}, build unknown")
     built = {"cuda": "CUDA", "rocm": "ROCm", "cpu": "the CPU only"}[torch.kind]
     version = f" {torch.cuda[0]}.{torch.cuda[1]}" if torch.cuda else ""
     text = f"{torch.version}, built for {built}{version}"

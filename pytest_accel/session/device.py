@@ -95,6 +95,11 @@ def environment_of(
     return replace(read, context={**read.context, **facts})
 
 
+def is_measuring_off(config: pytest.Config) -> bool:
+    """Return whether pytest-benchmark only calls each step once, by --benchmark-disable."""
+    return config.getoption("benchmark_disable", default=False) and not config.getoption("benchmark_enable")
+
+
 # --- failures ---------------------------------------------------------------------------------------
 
 
@@ -198,7 +203,7 @@ def hold_devices(
     Devices of other nodes are not locked: a scheduler gives whole nodes to a job that has several.
     """
     config = item.config
-    off = not is_benchmark(item) or config.getoption("benchmark_disable", default=False)
+    off = not is_benchmark(item) or is_measuring_off(config)
     devices = () if off else config.stash[SELECTION].machine.devices_for(platform)
     reported: set[str] = set()
 

@@ -64,7 +64,6 @@ class Outputs:
         self.config = session.config
         self.settings = session.settings
         self.at, self.start_s = datetime.now(UTC), time.monotonic()
-        self.revision = revision_of(self.config.rootpath)
         self.benchmarks: dict[str, pytest.Item] = {}
         self.reported: dict[str, ItemReports] = {}
         self.final: SessionResults | None = None  # once the session has ended
@@ -144,7 +143,7 @@ class Outputs:
             exit_status=exit_status,
             version=__version__,
             host=host.node(),
-            revision=self.revision,
+            revision=revision_of(self.config.rootpath),
             command=command,
             environments=environments_of(cases.values()),
             results=tuple(results),

@@ -28,7 +28,7 @@ def refuse_unwritable(option: str, path: Path) -> None:
     """Refuse before measuring where a file could not be written."""
     try:
         fits = path.is_file() or not path.exists()  # a pipe would wait for a reader for ever
-        fits = fits and not path.is_relative_to("/dev") and is_writable_folder(nearest_folder(path.parent))
+        fits = fits and path.parent != Path("/dev") and is_writable_folder(nearest_folder(path.parent))
     except OSError:  # its name is too long
         fits = False
     if not fits:

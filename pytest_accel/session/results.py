@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -252,6 +253,7 @@ def platform_result(platform: str, found: PlatformShift, notes: Iterable[str]) -
     )
 
 
+@cache
 def revision_of(rootpath: Path) -> str:
     """Return the revision of the tested project: from CI's variables, else from git."""
     for name in _REVISION_VARIABLES:

@@ -24,7 +24,7 @@ from pytest_accel.report.terminal import vanished_text
 from pytest_accel.report.verdicts import VERDICTS, fails, is_resolved
 from pytest_accel.session.accel import MEASURED_NOTHING, MEASUREMENT, SESSION_ID
 from pytest_accel.session.case import Case
-from pytest_accel.session.device import UNFIT, hold_devices, live_progress
+from pytest_accel.session.device import UNFIT, hold_devices, is_measuring_off, live_progress
 from pytest_accel.session.launcher import refuse_launched
 from pytest_accel.session.recording import refuse_too_many_runs, refuse_unwritable
 from pytest_accel.session.references import References, with_scaling
@@ -269,7 +269,7 @@ class BenchmarkSession:
             case.judge()
             if not case.undecided:
                 self.finisher.apply(case, call)
-        elif not self.config.getoption("benchmark_disable", default=False):
+        elif not is_measuring_off(self.config):
             fail(call, f"{case.label}: {MEASURED_NOTHING}", case.item)
 
     def past_of(self, case: Case) -> tuple[Point, ...]:

@@ -24,7 +24,15 @@ from pytest_accel.measure.rounds import ALONE, Ranks
 from pytest_accel.options import Settings
 from pytest_accel.platforms.environment import torch_facts
 from pytest_accel.session.accel import MEASURED_NOTHING, MEASUREMENT, PROFILE_ABOVE_S, SESSION_ID
-from pytest_accel.session.device import RANK_END, UNFIT, Unfit, bind_worker, fail_plainly, open_device
+from pytest_accel.session.device import (
+    RANK_END,
+    UNFIT,
+    Unfit,
+    bind_worker,
+    fail_plainly,
+    is_measuring_off,
+    open_device,
+)
 from pytest_accel.session.selection import SELECTION
 from pytest_accel.stats.measurement import Measurement
 from pytest_accel.storage.codec import encode
@@ -183,7 +191,7 @@ class WorkerProcess:
                     ),
                 }
         called = any(report.when == "call" for report in self._reports)  # not under --setup-only
-        is_done = MEASUREMENT in item.stash or self._config.getoption("benchmark_disable", default=False)
+        is_done = MEASUREMENT in item.stash or is_measuring_off(self._config)
         if called and is_benchmark(item) and not is_done:
             return {"outcome": "failed", "text": MEASURED_NOTHING, "cause": MEASURED_NOTHING}
         return {"outcome": "passed"}

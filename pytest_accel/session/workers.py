@@ -144,6 +144,9 @@ def _merged(found: Mapping[int, ItemResult], culprit: int | None) -> ItemResult:
     if failing:
         failing.sort(key=lambda rank: rank != culprit)  # the first in time is the one to read
         return _failed_on(failing, found)
+    expected = [each for each in found.values() if any("wasxfail" in report for report in each.reports)]
+    if expected:  # on some ranks at least
+        return _alone(expected[0], len(found))
     skipping = [rank for rank, each in found.items() if each.outcome == "skipped"]
     if skipping and len(skipping) < len(found):
         return ItemResult.failed(

@@ -19,6 +19,8 @@ class FakeConfig:
         return self._options.get(flag, default)
 
     def getini(self, key):
+        if key not in {option.key for option in OPTIONS}:
+            raise ValueError(f"unknown configuration value: {key!r}")
         return self._ini.get(key)
 
 
@@ -149,6 +151,11 @@ class TestCombinations:
         config._options["dist"] = "load"
         with pytest.raises(pytest.UsageError, match="do not run under xdist: add -n 0"):
             read_settings(config, {})
+
+    def test_files_of_the_ini_file_are_no_error_under_xdist(self):
+        config = FakeConfig({}, {"accel_json": "a.json"})
+        config._options["dist"] = "load"
+        assert read_settings(config, {}).json == "a.json"
 
     def test_slowdown_is_never_recorded(self):
         assert read({"slowdown": "10%"}).slowdown == pytest.approx(0.1)

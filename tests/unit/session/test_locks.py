@@ -322,6 +322,6 @@ def test_session_waits_for_devices_and_holds_them_while_it_measures(item, monkey
 @pytest.mark.parametrize("change", [{"name": "test_plain"}, {"disabled": True}])
 def test_item_that_measures_nothing_does_not_wait(item, change):
     item.name = change.get("name", item.name)
-    item.config.getoption = lambda name, default: change.get("disabled", False)
+    item.config.getoption = lambda name, default=False: name == "benchmark_disable" and "disabled" in change
     with holder(A), hold_devices(item, Settings(lock="fail"), PlatformName("h200"), None):
         pass

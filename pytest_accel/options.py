@@ -256,7 +256,7 @@ class Settings:
     )
     history: str = _option(  # empty: none is kept
         ".accel/history.sqlite",
-        quantities.parse_history,
+        lambda text: "" if text.strip().lower() in ("off", "none") else text,
         "database of all runs, relative to the root directory (default .accel/history.sqlite)",
         "FILE|off",
     )
@@ -295,15 +295,13 @@ class Settings:
         return (*(("report", file) for file in self.reports), *json)
 
 
-def _named(field: dataclasses.Field[Any]) -> Option:
-    option: Option = field.metadata["option"]
-    name = option.name or field.name.removesuffix("_s").replace("_", "-")
-    return replace(option, name=name, field=field.name)
-
-
 SETTINGS = pytest.StashKey[Settings]()
 SESSION_START_S = pytest.StashKey[float]()  # time.monotonic()
-_ALL = tuple(_named(field) for field in fields(Settings) if "option" in field.metadata)
+_ALL: tuple[Option, ...] = tuple(
+    replace(option, name=option.name or field.name.removesuffix("_s").replace("_", "-"), field=field.name)
+    for field in fields(Settings)
+    if (option := field.metadata.get("option"))
+)
 OPTIONS = tuple(option for option in _ALL if option.on_command_line or option.in_ini)
 MARKER_OPTIONS = {option.name: option for option in _ALL if option.in_marker}
 MARKER_KEYS = tuple(MARKER_OPTIONS)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 import pytest
 
 import pytest_accel.hookspecs
 from pytest_accel import markers, options
+from pytest_accel.stats.quantities import did_you_mean
 
 pytest_plugins = ["pytest_accel.fixtures"]
 
@@ -26,9 +27,15 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
     pluginmanager.add_hookspecs(pytest_accel.hookspecs)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Parser) -> Iterator[None]:
     options.ignore_values_in_root(early_config)
+    yield  # conftest files declare theirs
+    names = [option.name for option in options.OPTIONS if option.on_command_line]
+    for word in parser.parse_known_and_unknown_args(early_config.invocation_params.args)[1]:
+        if word.startswith("--accel-"):
+            hint = did_you_mean(word.removeprefix("--accel-").partition("=")[0], names)
+            raise pytest.UsageError(f"{word}: there is no such option.{hint}")
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

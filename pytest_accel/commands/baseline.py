@@ -159,21 +159,17 @@ def edit(args: argparse.Namespace) -> int:
     if (args.tolerance is not None) + bool(args.anchor) + bool(args.remove) != 1:
         raise ValueError("Choose one of --tolerance, --anchor and --remove; each gets its own reason.")
     store, files, wanted = _stored(args)
-    lines = baseline_edits.edit_baselines(
-        store, files, _edit(args, files), reason=args.reason, at=_now(), wanted=wanted
-    )
+    if args.tolerance is not None:
+        change = baseline_edits.set_tolerance(_tolerance(args.tolerance), noisy_only=args.noisy)
+    elif args.anchor:
+        change = baseline_edits.set_anchor(clear=args.anchor == "clear")
+    else:
+        change = baseline_edits.remove({key for name in args.remove for key in _keys_of(name, files)})
+    lines = baseline_edits.edit_baselines(store, files, change, reason=args.reason, at=_now(), wanted=wanted)
     print("\n".join(lines or ["There is nothing to change."]))
     if lines and not args.reason.strip():
         print('Nothing was changed. Write it with --reason "...".')
     return 0
-
-
-def _edit(args: argparse.Namespace, files: Sequence[BaselineFile]) -> baseline_edits.EntryEdit:
-    if args.tolerance is not None:
-        return baseline_edits.set_tolerance(_tolerance(args.tolerance), noisy_only=args.noisy)
-    if args.anchor:
-        return baseline_edits.set_anchor(clear=args.anchor == "clear")
-    return baseline_edits.remove({key for name in args.remove for key in _keys_of(name, files)})
 
 
 def _tolerance(text: str) -> baseline_edits.Tolerance:

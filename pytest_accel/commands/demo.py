@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -83,7 +82,7 @@ def demo(args: argparse.Namespace) -> int:
     if missed:
         _say(
             f"Not as expected: {' '.join(missed)} `pytest-accel doctor` shows what disturbs this machine. "
-            f"Try again: pytest-accel demo {shown}"
+            f"Remove {shown}, and try again."
         )
         return 1
     _say(
@@ -97,23 +96,12 @@ def _say(text: str) -> None:
 
 
 def _write_project(folder: Path) -> None:
-    """Write the files of the project into a new folder, or into that of an earlier demo."""
-
-    def is_ours(name: str) -> bool:
-        return (folder / name).is_file() and (folder / name).read_bytes() == FILES[name].encode()
-
-    try:
-        if folder.exists() and any(folder.iterdir()) and not all(map(is_ours, FILES)):
-            raise ValueError(f"{folder} has files that no demo wrote. Name a new folder.")
-        for name in ("baselines", ".accel"):
-            shutil.rmtree(folder / name, ignore_errors=True)
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in FILES.items():
-            (folder / name).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ValueError(
-            f"{folder} cannot be written: {error.strerror}. Name a folder elsewhere: pytest-accel demo FOLDER"
-        ) from None
+    """Write the files of the project into a new folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        raise ValueError(f"{folder} is not empty. Remove it, or name a new folder.")
+    for name, text in FILES.items():
+        (folder / name).write_text(text, encoding="utf-8")
 
 
 def _pytest(folder: Path, options: tuple[str, ...]) -> Result:

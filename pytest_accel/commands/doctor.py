@@ -39,7 +39,7 @@ def doctor(args: argparse.Namespace) -> int:
     catalogue, baselines = registry.project_catalogue(), registry.baselines_folder(args)
     # In a thread: a driver that hangs is what this command is to report.
     detected = checks.Check(DEVICES, "a driver", partial(this_machine.detect, catalogue))
-    findings = checks.examine(data=registry.data_folder(args), baselines=baselines)
+    findings = checks.examine(data=registry.located("data", args.data), baselines=baselines)
     without = Machine(cpu=this_machine.find_cpu(), problems=("devices are not listed",))
     machine, late = detected.wait(checks.DEVICES_LIMIT_S, without)  # after it: both limits run at once
     findings = (*late, *findings)

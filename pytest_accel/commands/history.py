@@ -57,7 +57,8 @@ def history(args: argparse.Namespace) -> int:
     """List sessions, show the past of a benchmark, find changes."""
     from pytest_accel.storage.history import History
 
-    args.name = " ".join(args.name)
+    # `history show NAME` is `history NAME`.
+    args.name = " ".join(args.name[args.name[:1] in (["show"], ["list"]) :])
     if args.fail and not args.changes:  # it would be green whatever happened
         raise ValueError("--fail goes with --changes.")
     opened = History(required_history(args))

@@ -48,17 +48,13 @@ def copy_package(name: str, folder: Path) -> None:
         if len(file.parts) == 2 and file.name == "__init__.py" and not source.stat().st_size:
             target.write_text(_SHARED_PACKAGE, encoding="utf-8")
         elif not target.exists():
-            _link(source.resolve(), target)
+            try:
+                target.hardlink_to(source.resolve())
+            except OSError:  # another file system, files of root
+                shutil.copy2(source, target)
         copied = True
     if not copied:
         raise ValueError(f"{name} has no RECORD of its files")
-
-
-def _link(source: Path, target: Path) -> None:
-    try:
-        target.hardlink_to(source)
-    except OSError:  # another file system, files of root
-        shutil.copy2(source, target)
 
 
 def overlay_variables(folder: Path, inherited: Mapping[str, str]) -> tuple[str, ...]:

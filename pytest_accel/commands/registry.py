@@ -97,28 +97,18 @@ KEYWORD: Argument = argument(
 
 def baselines_folder(args: argparse.Namespace) -> Path:
     """Return the folder that `--baselines` names, else the one of a session started here."""
-    return _located("baselines", args.baselines) or Path()
-
-
-def history_file(args: argparse.Namespace) -> Path | None:
-    """Return the file that `--history` names, else the one of a session started here; None where none is kept."""
-    return _located("history", args.history)
+    return located("baselines", args.baselines) or Path()
 
 
 def required_history(args: argparse.Namespace) -> Path:
     """Return the history file; ValueError where none is kept."""
-    if path := history_file(args):
+    if path := located("history", args.history):
         return path
     raise ValueError("no history is kept here: accel_history is off. Name the file with --history.")
 
 
-def data_folder(args: argparse.Namespace) -> Path | None:
-    """Return the folder that `--data` names, else that of a session started here; None where there is none."""
-    return _located("data", args.data)
-
-
-def _located(name: str, given: str | None) -> Path | None:
-    """Return the path of a setting; None where it is off."""
+def located(name: str, given: str | None) -> Path | None:
+    """Return the path that an option names, else that of a session started here; None where it is off."""
     here = Path.cwd()
     if given:
         return relative_path(here, Path(given).expanduser())
@@ -157,7 +147,8 @@ def find_project(start: Path) -> tuple[Path, Mapping[str, str]]:
         )
     except (
         *(pytest.UsageError, pytest.fail.Exception),  # what pytest reports itself
-        *(OSError, ValueError, TypeError, AttributeError),  # what it stumbles over: [tool] pytest = 3
+        # What it stumbles over: [tool] pytest = 3, or 3,000 brackets.
+        *(OSError, ValueError, TypeError, AttributeError, RecursionError),
     ) as error:
         raise ValueError(
             f"{start}: pytest's configuration cannot be read: {error}. Correct it, or name what the project says "

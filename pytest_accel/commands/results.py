@@ -11,8 +11,7 @@ from pathlib import Path
 from pytest_accel.commands import registry
 from pytest_accel.commands.registry import argument, command
 from pytest_accel.report.comparison import KERNEL_HEADINGS, kernel_rows, render
-from pytest_accel.report.markdown import render_summary
-from pytest_accel.report.page import write_page
+from pytest_accel.report.page import write_report
 from pytest_accel.report.terminal import explanation, fitted, line_text, text_table
 from pytest_accel.report.verdicts import VERDICTS
 from pytest_accel.stats.causes import lost
@@ -21,7 +20,6 @@ from pytest_accel.stats.quantities import counted, did_you_mean, parse_fixed_tol
 from pytest_accel.stats.results import Result
 from pytest_accel.storage.comparison import Comparison, read_sources
 from pytest_accel.storage.comparison import compare as compared
-from pytest_accel.storage.files import write_atomic
 from pytest_accel.storage.results import read_results
 
 _NO_TABLES = "no kernel tables to compare: of a step with torch, the last run of a recording and a slow repeat have one"
@@ -176,7 +174,7 @@ def report(args: argparse.Namespace) -> int:
     """
     if args.results and args.session:
         raise ValueError("RESULTS.json and --session are two sessions. Name one of them.")
-    output, history = Path(args.output), registry.history_file(args)
+    output, history = Path(args.output), registry.located("history", args.history)
     if args.results:
         session = read_results(Path(args.results))
     else:
@@ -184,13 +182,6 @@ def report(args: argparse.Namespace) -> int:
 
         kept = History(registry.required_history(args))
         session = kept.session(args.session) if args.session else kept.latest()
-    try:
-        if output.suffix.lower() == ".md":
-            write_atomic(output, render_summary(session))
-        else:
-            write_page(output, session, history=history)
-    except OSError as error:
-        why = error.strerror
-        raise ValueError(f"{output} cannot be written: {why}. Name another file with -o.") from None
+    write_report(output, session, history=history)
     print(f"{output}: {counted(len(session.results), 'benchmark')} of session {printable(session.session)}")
     return 0

@@ -219,8 +219,10 @@ class _Upgrade:
         page = render_summary(found)
         write_results(self.folder / "upgrade.json", found)
         write_atomic(self.folder / "upgrade.md", page)
-        if problem := append_step_summary(os.environ, page):
-            say(problem)
+        try:
+            append_step_summary(os.environ, page)
+        except OSError as error:
+            say(f"the summary of the step: {error}")
         headline = headline_of(found).text if is_judged else "Nothing was judged, so the check fails"
         print(
             *screen(found),

@@ -106,20 +106,28 @@ def _users(gpu: Gpu, sheet: Sheet) -> Finding | None:
     return sheet.ok(words)
 
 
+def _now(gpu: Gpu, sheet: Sheet) -> Finding | None:
+    """Report the present state; low clocks of an idle GPU are normal."""
+    sm_mhz, power_mw = gpu.get("ClockInfo", "NVML_CLOCK_SM"), gpu.get("PowerUsage")
+    celsius = gpu.get("Temperature", "NVML_TEMPERATURE_GPU")
+    known = [sm_mhz and f"{sm_mhz} MHz", power_mw and f"{power_mw / 1000:.0f} W", celsius and f"{celsius} °C"]
+    text = ", ".join(filter(None, known))
+    return sheet.ok(text + " (idle)" * gpu.is_idle()) if text else None
+
+
 def _clocks(gpu: Gpu, sheet: Sheet) -> Finding | None:
     """Compare with the default, not the maximum: an A100's default application clock is below its maximum."""
     most, wanted = gpu.get("MaxClockInfo", "NVML_CLOCK_SM"), gpu.get("ApplicationsClock", "NVML_CLOCK_SM")
     if not most:
         return None
-    if not wanted:
-        return sheet.ok(f"up to {most} MHz; application clocks unknown")
-    text = f"application {wanted} MHz, at most {most}"
+    named = f"application {wanted} MHz" if wanted else "application clock unknown"
+    text = f"{named}, at most {most}"
     if held := _held_mhz(gpu, most, wanted):
         text += f", and held at {held} without a reason of the driver's: locked or capped"
         remedy = "`nvidia-smi -i N -rgc` as root releases locked clocks; or measure always at this clock."
         return sheet.warning(text, remedy)
     usual = gpu.get("DefaultApplicationsClock", "NVML_CLOCK_SM") or most
-    if wanted < usual:
+    if wanted and wanted < usual:
         return sheet.warning(
             f"{text}, default {usual}: lowered",
             "`nvidia-smi -i N -rac` (application clocks) and `-rgc` (locked clocks), as root; or measure "
@@ -128,7 +136,7 @@ def _clocks(gpu: Gpu, sheet: Sheet) -> Finding | None:
     return sheet.ok(text)
 
 
-def _held_mhz(gpu: Gpu, most: int, wanted: int) -> int | None:
+def _held_mhz(gpu: Gpu, most: int, wanted: int | None) -> int | None:
     """Return the clock that stays in one place between those of idleness and of work; None where it does not."""
     clocks: list[int] = []
     for pause_s in (0.0, 0.1, 0.1, 0.1):
@@ -236,6 +244,7 @@ def _pcie(gpu: Gpu, sheet: Sheet) -> Finding | None:
 CHECKS: Mapping[str, Callable[[Gpu, Sheet], Finding | None]] = {
     "device": _device,
     "other users": _users,
+    "now": _now,
     "clocks": _clocks,
     "throttling": _throttling,
     "power limit": _power,

@@ -30,7 +30,6 @@ FULL_BYTES = 100 << 20  # a run, its JSON and its report take a few MiB; below t
 OBSERVED_S = 0.25  # 25 ticks of each CPU
 BUSY = 0.10  # of the CPUs
 TAKEN = 0.5  # of the CPUs: no measurement that involves the host is possible
-STOLEN = 0.02
 
 
 def examine_cpus(files: host.HostFiles, cpus: frozenset[int]) -> list[Finding]:
@@ -129,20 +128,14 @@ def examine_load(
     """Observe the CPUs for a moment in which this process is idle."""
     before = files.text("proc/stat")
     pause(OBSERVED_S)
-    shares = host.cpu_shares(before, files.text("proc/stat"), cpus)
-    if shares is None:
+    busy = host.busy_share(before, files.text("proc/stat"), cpus)
+    if busy is None:
         return [LOAD("other work").unknown("/proc/stat counts no time")]
-    busy, stolen = shares
     text = f"{percent(busy, 0)} of these CPUs busy with other work"
-    remedy = "End it or wait (`top`): a run beside other work is noisier, and reports how busy the host was."
+    remedy = "End it or wait (`top`; `st` is of other virtual machines): a run beside other work is noisier, and reports it."
     sheet = LOAD("other work")
     report = sheet.problem if busy >= TAKEN else sheet.warning
-    findings = [report(text, remedy) if busy >= BUSY else sheet.ok(text)]
-    if stolen >= STOLEN:
-        text = f"{percent(stolen, 0)} of these CPUs went to other virtual machines"
-        remedy = "Request dedicated CPUs, or measure when the host is quiet."
-        findings.append(LOAD("stolen time").warning(text, remedy))
-    return findings
+    return [report(text, remedy) if busy >= BUSY else sheet.ok(text)]
 
 
 _OFF = frozenset({"", "0", "n", "no", "false"})

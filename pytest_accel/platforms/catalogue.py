@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
+from sys import float_info
 from typing import Any, TypeVar
 
 from pytest_accel.stats.quantities import did_you_mean
@@ -99,7 +100,7 @@ class Variant:
         for pattern in self.patterns:
             try:
                 re.compile(pattern)
-            except re.error as error:
+            except (re.error, OverflowError, RecursionError) as error:
                 raise ValueError(f"patterns: {pattern!r} is not a regular expression: {error}.") from None
         for name in (*self.dtypes, *self.peaks_tflops):
             if name not in PRECISIONS:
@@ -140,9 +141,6 @@ class DeviceKind:
             raise ValueError(
                 f"shapes: {shape!r} is no count. Write counts such as x4, n2, x4n2; the bare name is always there."
             )
-        keys = [variant.key for variant in self.variants]
-        if len(set(keys)) < len(keys):
-            raise ValueError(f"variants: a key is there twice ({', '.join(keys)}); each variant has its own.")
 
     @property
     def memory_gb(self) -> float:
@@ -279,9 +277,10 @@ def project_table(pyproject: Path, name: str = PYPROJECT_TABLE) -> Mapping[str, 
     """Return a table of ours in pyproject.toml by its dotted name; empty without it."""
     try:
         table = tomllib.loads(pyproject.read_text(encoding="utf-8"))
+        repr(table)  # refuses what is nested too deep to be shown in an error
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CatalogueError(f"{pyproject}: {error}. Correct the file.") from None
     for key in name.split("."):
         table = table.get(key, {})
@@ -335,7 +334,7 @@ def _value(value: Any, kind: str, where: str) -> Any:  # noqa: ANN401 -- as the 
     match kind:
         case "str" if not isinstance(value, str):
             raise CatalogueError(f"{where}: {value!r} is not a string.")
-        case "float | None" if type(value) not in (int, float) or not 0 < value < float("inf"):
+        case "float | None" if type(value) not in (int, float) or not 0 < value <= float_info.max:
             raise CatalogueError(f"{where}: {value!r} is not a positive number.")
         case "tuple[str, ...]" if not isinstance(value, list):
             raise CatalogueError(f"{where}: {value!r} is not a list of strings.")

@@ -250,9 +250,10 @@ def load_metrics(before: Load, after: Load, steps: int) -> dict[str, float]:
         found["cpu_throttled_s_per_step"] = throttled_s / steps
     cpus = float(len(after.cpus))
     found["usable_cpus"] = min(cpus, after.quota or math.inf)
-    if (shares := cpu_shares(before.stat, after.stat, after.cpus)) and wall_s > 0:
+    busy = busy_share(before.stat, after.stat, after.cpus)
+    if busy is not None and wall_s > 0:
         ours_s = process_s + after.children_s - before.children_s
-        found["other_cpu_share"] = min(1.0, max(0.0, sum(shares) - ours_s / wall_s / cpus))
+        found["other_cpu_share"] = min(1.0, max(0.0, busy - ours_s / wall_s / cpus))
     if before.clock_mhz and after.clock_mhz:
         found["cpu_clock_mhz"] = (before.clock_mhz + after.clock_mhz) / 2
     return found
@@ -281,17 +282,15 @@ def _throttled_s(files: HostFiles) -> float:
     return max(times_s, default=0.0)
 
 
-def cpu_shares(before: str, after: str, cpus: frozenset[int]) -> tuple[float, float] | None:
-    """Return the busy and the stolen share between two readings of /proc/stat; None if they do not count."""
+def busy_share(before: str, after: str, cpus: frozenset[int]) -> float | None:
+    """Return the share that was not idle, by steal too, between two readings of /proc/stat; None if they do not count."""
     old, new = _ticks(before), _ticks(after)
     both = [cpu for cpu in old if cpu in new and (cpu in cpus or not cpus)]
     spent = [[now - then for then, now in zip(old[cpu], new[cpu], strict=True)] for cpu in both]
     total = sum(map(sum, spent))
     if total <= 0 or any(ticks < 0 for each in spent for ticks in each):
         return None
-    idle = sum(each[3] + each[4] for each in spent)
-    stolen = sum(each[7] for each in spent)  # by the hypervisor
-    return (total - idle - stolen) / total, stolen / total
+    return (total - sum(each[3] + each[4] for each in spent)) / total
 
 
 def _ticks(stat: str) -> dict[int, list[int]]:

@@ -63,21 +63,18 @@ def shown(stored: Sequence[ShownBenchmark]) -> list[str]:
     lines: list[str] = []
     for platform in sorted({each.file.platform for each in stored}):
         own = [each for each in stored if each.file.platform == platform]
+        prior = own[0].prior
+        source = f"from {counted(prior.benchmarks, 'benchmark')}" if prior.benchmarks else "the default"
+        worth = f"worth {prior.degrees_of_freedom:.1f} runs ({source})"
         lines += [
             printable(platform),
             *_table(own),
-            _prior_line(own[0].prior),
+            f"prior of run-to-run noise: {percent(prior.noise, 2)}, {worth}",
             *_environments(own),
             *_ledger(own),
             "",
         ]
     return fitted([*lines, _LEGEND])
-
-
-def _prior_line(prior: NoisePrior) -> str:
-    source = f"from {counted(prior.benchmarks, 'benchmark')}" if prior.benchmarks else "the default"
-    worth = f"worth {prior.degrees_of_freedom:.1f} runs"
-    return f"prior of run-to-run noise: {percent(prior.noise, 2)}, {worth} ({source})"
 
 
 def _table(stored: Sequence[ShownBenchmark]) -> list[str]:

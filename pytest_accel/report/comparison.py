@@ -118,7 +118,8 @@ def _verdicts(comparison: Comparison) -> Iterator[str]:
         found = each.judgement
         for verdict in found.verdicts:
             if status_of(verdict) is not Outcome.OK:
-                yield terminal.verdict_line(f"{short_name(each.key)} ({each.side.label})", verdict)
+                label = f"{short_name(each.key)} ({each.side.label})"
+                yield terminal.line_text(label, terminal.line_of(verdict))
         if found.outcome in LOSSES:
             changes = f"changed since {each.baseline.label}: {describe(found.changes)}"
             yield f"    {changes if found.changes else 'nothing in the recorded environment changed'}"
@@ -181,7 +182,9 @@ FORMATS: dict[str, Callable[[Comparison], str]] = {"table": _terminal, "markdown
 
 # As `text_table` takes them: the most important first, `>` ends those of figures.
 KERNEL_HEADINGS = ("a step", "change>", "of the loss>", "baseline>", "now>", "calls", "kernel")
+_SMALL = 0.01  # of the loss: such changes share a bar
 _NONE_S = 1e-9
+_BARS = 8  # of operations in a waterfall
 
 
 def kernel_rows(found: KernelDifference) -> list[tuple[str, ...]]:
@@ -208,6 +211,17 @@ def signed(value_s: float) -> str:
     return f"{'-' if value_s < 0 else '+'}{seconds(abs(value_s))}" if abs(value_s) >= _NONE_S else seconds(0)
 
 
+def waterfall(found: KernelDifference) -> list[tuple[str, float]]:
+    """Return names and milliseconds: the baseline's step time, changes with small ones together, that of this session."""
+    bars = [(each.operation, each.change_s) for each in (*found.rows[:_BARS], found.idle)]
+    bars.append(("unexplained", found.unexplained_s))
+    large = [(name, change_s) for name, change_s in bars if abs(change_s) >= _SMALL * abs(found.loss_s)]
+    rest_s = found.loss_s - math.fsum(change_s for _, change_s in large)
+    rest = [("other changes", rest_s)] if abs(rest_s) >= _NONE_S else []
+    whole = [("baseline", found.before_s), *large, *rest, ("now", found.after_s)]
+    return [(name, 1e3 * value_s) for name, value_s in whole]
+
+
 # --- upgrades --------------------------------------------------------------------------------
 
 JUDGED = LOSSES | {Outcome.INCONCLUSIVE, Outcome.IMPROVED, Outcome.OK}
@@ -232,7 +246,7 @@ def upgrade_results(
             _with_causes(_result(row, environments, max_blocks, strict=strict), isolated) for row in rows
         ),
         findings=(),
-        remarks=tuple(paired.slowed_runs(sessions)),
+        remarks=(),
     )
 
 

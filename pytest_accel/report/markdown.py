@@ -257,23 +257,10 @@ def fenced(lines: Iterable[str], *, language: str) -> list[str]:
 # --- the summary of a step on GitHub ----------------------------------------------------------------
 
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
-STEP_BYTES = 1024 * 1024  # a larger file of a step is not shown at all
-_SPARE_BYTES = 8 * 1024  # for what the step may write after us
-_TOO_LONG = "the summary is left out, GitHub shows 1 MiB a step."
-_CUT = f"\n\n**Of this session {_TOO_LONG}** The log and `--accel-report` have it.\n"
 
 
-def append_step_summary(environ: Mapping[str, str], text: str) -> str:
-    """Append to the file of the step, as far as there is room; return a warning where that failed or was cut."""
-    name = environ.get(STEP_SUMMARY, "")
-    if not name:
-        return ""
-    path = Path(name)
-    try:
-        # Its size first: the runner reads only the file that it made, so that none is created.
-        has_room = path.stat().st_size + len(text.encode()) <= STEP_BYTES - _SPARE_BYTES
-        with path.open("a", encoding="utf-8") as stream:
-            stream.write("\n\n" + (text if has_room else text.partition("\n")[0] + _CUT))
-    except OSError as error:
-        return f"{STEP_SUMMARY}={name}: the summary cannot be written: {error.strerror}. --accel-report writes it elsewhere."
-    return "" if has_room else f"{STEP_SUMMARY}: {_TOO_LONG} --accel-report writes all of it."
+def append_step_summary(environ: Mapping[str, str], text: str) -> None:
+    """Append to the file of the step, where there is one."""
+    if name := environ.get(STEP_SUMMARY):
+        with Path(name).open("a", encoding="utf-8") as stream:
+            stream.write(f"\n\n{text}")

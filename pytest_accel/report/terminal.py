@@ -15,7 +15,7 @@ from _pytest._io.wcwidth import wcswidth
 from pytest_accel.report.verdicts import deciding, removal, word
 from pytest_accel.stats.baseline_quality import MOST_RESOLVED, NO_GATE
 from pytest_accel.stats.causes import Cause, cause_lines
-from pytest_accel.stats.environment import Change, describe, is_setting
+from pytest_accel.stats.environment import Change, describe, describe_briefly, is_setting
 from pytest_accel.stats.gate import THROUGHPUT, Estimate, Outcome, Verdict, loss
 from pytest_accel.stats.metric_gates import ANCHOR, PlatformShift, less_is_better, shown_name
 from pytest_accel.stats.quantities import clipped, counted, minutes, percent, printable, seconds
@@ -45,10 +45,6 @@ def line_of(verdict: Verdict) -> ReportLine:
     return ReportLine(text=explain(verdict), status=status_of(verdict), of=verdict.of)
 
 
-def verdict_line(label: str, verdict: Verdict) -> str:
-    return line_text(label, line_of(verdict))
-
-
 def vanished_text(node_id: str, command: Sequence[str]) -> str:
     return f"is stored in the baseline and was not found; restore it, or see what would be removed with {removal([node_id], command)}"
 
@@ -61,6 +57,13 @@ def platform_line(found: PlatformShift) -> ReportLine:
         "(pytest-accel doctor)",
         status=Outcome.REGRESSED,
     )
+
+
+def platform_brief(found: PlatformShift, changes: Sequence[Change], causes: Sequence[str] = ()) -> str:
+    """Return the same in the shortest form, with its causes, else with what changed in the environment."""
+    lost = f"{percent(found.loss)} slower (at least {percent(loss(found.at_least))})"
+    parts = [f"{lost}, {found.slower} of {found.members} benchmarks together"]
+    return "; ".join(filter(None, [*parts, *(causes or [describe_briefly(changes)])]))
 
 
 def frozen_text(*, chosen: float, stored: float | None, before: float | None = None) -> str:
@@ -77,9 +80,8 @@ def frozen_text(*, chosen: float, stored: float | None, before: float | None = N
     here = f"tolerance auto: {percent(stored)}"
     if stored != before:  # the baseline is new, or was replaced
         return f"{here}, frozen in its baseline" + ("" if before is None else f"; it was {percent(before)}")
-    now = f"; its runs resolve {percent(chosen)} by now: quieten the machine (pytest-accel doctor), or move it with "
-    now += '--accel-update --accel-reason "..."'
-    return f"{here} stays, as it was frozen{'' if chosen == before else now}"
+    now = "" if chosen == before else f"; its runs resolve {percent(chosen)} by now"
+    return f"{here} stays, as it was frozen{now}"
 
 
 def explain(verdict: Verdict) -> str:
@@ -88,7 +90,7 @@ def explain(verdict: Verdict) -> str:
         observed=counted(verdict.runs, "run"),
         against=f" vs {counted(verdict.baseline_runs, 'baseline run')}",
         gained=": refresh the baseline with --accel-update, or the loss of this gain will go unnoticed",
-        way_out=_way_out(verdict),
+        way_out=": ".join(filter(None, way_out(verdict))),
     )
     beside = f"; beside {percent(verdict.common)} that all on this platform lost" if verdict.common else ""
     return text + beside
@@ -129,28 +131,26 @@ def in_words(  # noqa: PLR0911 - one a verdict
     return verdict.reason
 
 
-def _way_out(verdict: Verdict) -> str:
-    """Return why a verdict is inconclusive, and what would decide it.
+def way_out(verdict: Verdict, enough: str = "") -> tuple[str, str]:
+    """Return why a verdict is inconclusive, and what would decide it; `enough` replaces the tolerance that would do.
 
     More runs are advised only where they can decide it: ten resolve 3.7 times the noise.
     """
     if verdict.wants_another_run:
         few = "one run decides nothing" if verdict.runs == 1 else "another run may decide it"
-        return f"{few}, and it was not measured again"
+        return "", f"{few}, and it was not measured again"
     noise, resolution = verdict.noise or 0.0, verdict.resolution or 0.0
     if resolution <= verdict.tolerance:
-        return (
-            f"noise {percent(noise)} would resolve {percent(resolution)}, but the runs do not agree: "
-            "measure again, and look at what differs from process to process"
-        )
+        why = f"noise {percent(noise)} would resolve {percent(resolution)}, but the runs do not agree"
+        return why, "measure again, and look at what differs from process to process"
     if MOST_RESOLVED * noise <= verdict.tolerance and verdict.baseline_runs < MAX_RUNS:
         remedy = "record more baseline runs with --accel-record"
     elif resolution > NO_GATE:
         remedy = f"no gate holds on it: {_quieten(verdict.of)}"
     else:
-        remedy = f"{_quieten(verdict.of)}, or tolerate {percent(resolution, 0)}"
+        remedy = f"{_quieten(verdict.of)}, or tolerate {enough or percent(resolution, 0)}"
     ended = ", so that further runs would hardly decide it" if verdict.undecidable else ""
-    return f"noise {percent(noise)} resolves {percent(resolution)} here{ended}: {remedy}"
+    return f"noise {percent(noise)} resolves {percent(resolution)} here{ended}", remedy
 
 
 def _quieten(of: str) -> str:
@@ -326,9 +326,10 @@ class Progress:
         clock: Callable[[], float] = time.monotonic,
         *,
         log: Callable[[str], None] | None = None,
+        left_s: float | None = None,
         logged_s: float | None = None,
     ) -> None:
-        """`logged_s` is when the log of the session had its last line."""
+        """`left_s` is what is left of the session, once that is known; `logged_s` when its log had its last line."""
         self._label = label
         self._terminal = terminal
         self._uncaptured = uncaptured
@@ -338,6 +339,7 @@ class Progress:
         self._until: float | None = None
         self._began = self._shown = clock()
         self.logged_s = self._began if logged_s is None else logged_s
+        self._ends = None if left_s is None else self._began + left_s
 
     def phase(self, text: str, remaining_s: float | None) -> None:
         now = self._clock()
@@ -354,14 +356,17 @@ class Progress:
         self._write("")
 
     def text(self, now: float, width: int | None = None) -> str:
-        """Return `test_gpt: compiling, 2:41`; in little room the name is shortened."""
+        """Return `test_gpt: compiling, 2:41; about 12:05 left of the session`; in little room without what matters less."""
         phase, passed_s = f": {self._phase}", now - self._began
         if self._until is not None:
             phase += f", {minutes(self._until - now)} left"
         elif passed_s >= 1:  # a process that compiles here cannot count
             phase += f", {minutes(passed_s)}"
-        if width is None or wcswidth(self._label + phase) <= width:
-            return self._label + phase
+        left = ""
+        if self._ends is not None and self._ends > now:  # an estimate that proved too short says nothing
+            left = f"; about {minutes(self._ends - now)} left of the session"
+        if width is None or wcswidth(self._label + phase + left) <= width:
+            return f"{self._label}{phase}{left}"
         return clipped(self._label, max(_NARROWEST, width - wcswidth(phase))) + phase
 
     def _show(self, now: float) -> None:

@@ -267,7 +267,10 @@ class Accel:
         try:
             yield
         except (Exception, pytest.fail.Exception) as error:
-            fail_where_one_does(self.ranks, _words(error), out_of_memory=isinstance(error, OutOfMemory))
+            # Errors that were written for users are shown as they are.
+            is_plain = isinstance(error, pytest.fail.Exception | arguments.StepError)
+            text = str(error) if is_plain else "".join(traceback.format_exception(error))
+            fail_where_one_does(self.ranks, text, out_of_memory=isinstance(error, OutOfMemory))
             raise
         fail_where_one_does(self.ranks, "")
 
@@ -322,10 +325,3 @@ def fail_where_one_does(ranks: Ranks, problem: str, *, out_of_memory: bool = Fal
     if all(found[rank][1] for rank in problems):
         raise OutOfMemory(text)
     fail_plainly(text)
-
-
-def _words(error: BaseException) -> str:
-    """Return an error that was written for users as it is; any other with its traceback."""
-    if isinstance(error, pytest.fail.Exception | arguments.StepError):
-        return str(error)
-    return "".join(traceback.format_exception(error))

@@ -137,7 +137,7 @@ def does_not_fit(item: pytest.Item, text: str) -> NoReturn:
 
 
 @contextmanager
-def live_progress(config: pytest.Config, label: str) -> Iterator[Progress]:
+def live_progress(config: pytest.Config, label: str, *, left_s: float | None = None) -> Iterator[Progress]:
     """Show progress on the terminal behind pytest's own line, or in the log.
 
     A worker has none: it sends its phases to the session.
@@ -151,7 +151,7 @@ def live_progress(config: pytest.Config, label: str) -> Iterator[Progress]:
     shown = reporter._tw if reporter is not None and _is_live(reporter) else None  # noqa: SLF001
     log = None if shown else partial(write_log, config)
     logged_s = config.stash.get(LOGGED_S, None)
-    progress = Progress(label, shown, lambda: _uncaptured(config), log=log, logged_s=logged_s)
+    progress = Progress(label, shown, lambda: _uncaptured(config), log=log, left_s=left_s, logged_s=logged_s)
     try:
         yield progress
     finally:

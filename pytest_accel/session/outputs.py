@@ -42,7 +42,6 @@ from pytest_accel.stats.gate import Outcome
 from pytest_accel.stats.quantities import percent
 from pytest_accel.stats.results import SessionResults
 from pytest_accel.stats.run import Scalar
-from pytest_accel.storage.files import write_atomic
 from pytest_accel.storage.results import write_results
 
 NOT_ENDED = "written during the session; a file that still says so is of a session that was killed"
@@ -186,7 +185,8 @@ class Outputs:
         results = self.final = self.results(int(session.exitstatus))
         self.attempt("the history was not written", lambda: self.append_to_history(results), _YELLOW)
         if self.benchmarks and os.environ.get(STEP_SUMMARY):
-            self.attempt("GITHUB_STEP_SUMMARY", lambda: self.append_step_summary(results), _YELLOW)
+            failure = f"{STEP_SUMMARY} was not written (--accel-report writes elsewhere)"
+            self.attempt(failure, lambda: append_step_summary(os.environ, render_summary(results)), _YELLOW)
         for file in self.settings.reports:
             self.write("report", file, partial(self.write_report, results))
         if self.settings.json:
@@ -219,16 +219,9 @@ class Outputs:
         History(path).append(results)
 
     def write_report(self, results: SessionResults, path: Path) -> None:
-        if path.suffix.lower() != ".html":
-            write_atomic(path, render_summary(results))
-            return
-        from pytest_accel.report.page import write_page
+        from pytest_accel.report.page import write_report
 
-        write_page(path, results, history=history_file(self.settings, self.config.rootpath))
-
-    def append_step_summary(self, results: SessionResults) -> None:
-        if problem := append_step_summary(os.environ, render_summary(results)):
-            self.lines.append((problem, _YELLOW))
+        write_report(path, results, history=history_file(self.settings, self.config.rootpath))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_benchmark_group_stats(self, config: pytest.Config) -> Generator[None, Any, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import tempfile
 from dataclasses import replace
@@ -20,7 +21,7 @@ from pytest_accel.stats.quantities import clipped, counted, noise_percent
 from pytest_accel.stats.results import Ending, SessionResults
 from pytest_accel.stats.run import MAX_RUNS
 from pytest_accel.storage.baselines import BaselineEntry, BaselineError, BaselineStore, LedgerEntry
-from pytest_accel.storage.files import is_writable_folder, nearest_folder
+from pytest_accel.storage.files import nearest_folder
 from pytest_accel.storage.results import render, write_results
 
 
@@ -28,7 +29,10 @@ def refuse_unwritable(option: str, path: Path) -> None:
     """Refuse before measuring where a file could not be written."""
     try:
         fits = path.is_file() or not path.exists()  # a pipe would wait for a reader for ever
-        fits = fits and path.parent != Path("/dev") and is_writable_folder(nearest_folder(path.parent))
+        folder = nearest_folder(path.parent)
+        fits = (
+            fits and path.parent != Path("/dev") and folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+        )
     except OSError:  # its name is too long
         fits = False
     if not fits:

@@ -6,16 +6,17 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
 
 import pytest
 
 from pytest_accel.options import SESSION_START_S, Settings
-from pytest_accel.report.terminal import Progress, explanation, platform_line
+from pytest_accel.report.terminal import Progress, explanation, platform_brief, platform_line
 from pytest_accel.session.case import MOST_REPLACED, Case
 from pytest_accel.session.device import live_progress
 from pytest_accel.session.recording import refuse_mixture
 from pytest_accel.session.reports import Finisher, failed_report, is_expected_to_fail
-from pytest_accel.session.worker_process import ItemResult
 from pytest_accel.session.workers import Workers
 from pytest_accel.stats.causes import common_causes
 from pytest_accel.stats.gate import Outcome
@@ -35,6 +36,7 @@ class PlatformShifts:
     def __init__(self) -> None:
         self.found: dict[str, PlatformShift] = {}
         self.notes: dict[str, list[str]] = {}  # what may explain it
+        self.briefs: dict[str, str] = {}
 
     def may_apply(self, cases: Iterable[Case]) -> bool:
         """Whether any platform has benchmarks enough, so that verdicts wait for those of the others."""
@@ -60,6 +62,7 @@ class PlatformShifts:
             self.found[platform] = found
             changes = group[0].changes()
             causes = common_causes(next(iter(each.causes()), None) for each in group)
+            self.briefs[platform] = platform_brief(found, changes, causes)
             self.notes[platform] = [
                 *(f"  {'cause':<8} {text}" for text in causes),
                 *explanation((), 0.0, changes),
@@ -72,8 +75,9 @@ class PlatformShifts:
 
     def reports(self) -> Iterator[pytest.TestReport]:
         for platform, found in self.found.items():
-            text, notes = platform_line(found).text, self.notes[platform]
-            yield failed_report(platform, f"baselines/{platform}", Outcome.REGRESSED, text, notes)
+            path, text, notes = f"baselines/{platform}", platform_line(found).text, self.notes[platform]
+            short = self.briefs[platform]
+            yield failed_report(platform, path, Outcome.REGRESSED, text, notes, short=short)
 
 
 def _is_member(case: Case) -> bool:
@@ -118,6 +122,7 @@ class Repeats:
     shifts: PlatformShifts = field(default_factory=PlatformShifts)
     after_run: Callable[[], None] = lambda: None  # called after every run that was judged
     out_of_time: bool = False  # for another repeat
+    _line: Path | None = None  # that pytest takes for the file of the line of repeats
 
     def measure(self, session: pytest.Session) -> None:
         """Run every open case once more, in turn, until all are decided or have no repeats left.
@@ -131,7 +136,7 @@ class Repeats:
         """
         record = self.settings.record
         last = record or self.settings.repeats
-        longest_s = 0.0  # of runs, with the start of their processes
+        durations_s: list[float] = []  # of runs, with the start of their processes
         for _ in range(2 * last + MOST_REPLACED):
             in_suite = not record and self.shifts.may_apply(self.cases.values())
             in_turn = self._open()
@@ -140,16 +145,17 @@ class Repeats:
             for case in in_turn:
                 if session.shouldfail or session.shouldstop:  # -x, --maxfail
                     return
-                if self._is_late(longest_s):
+                if self._is_late(max(durations_s, default=0.0)):
                     self.out_of_time = True
                     break
+                left = sum(max(1, last - len(each.measurements)) for each in self._open())
+                left_s = left * fmean(durations_s) if durations_s else None
                 label = f"{case.item.name}, run {len(case.measurements) + 1} of {last}"
                 start_s = time.monotonic()
-                with live_progress(self.config, label) as progress:
+                with live_progress(self.config, label, left_s=left_s) as progress:
                     self.measure_fresh(case, progress)
-                run_s = time.monotonic() - start_s
-                case.device_time_s += run_s
-                longest_s = max(longest_s, run_s)
+                durations_s.append(time.monotonic() - start_s)
+                case.device_time_s += durations_s[-1]
                 if record:
                     refuse_mixture(case)
                 if not self._wants_another_run(case) and not in_suite:
@@ -176,7 +182,9 @@ class Repeats:
         elif found.outcome == "skipped":
             case.skipped = found.text
         elif found.outcome == "failed" or found.measurement is None:
-            case.problem = _no_measurement(case, found)
+            case.problem = f"{case.label} failed in a fresh process: {found.cause or 'it measured nothing'}\n{found.text}"
+            if not found.reports:  # the processes died: this is their last output
+                case.problem = f"{case.label}: a fresh process gave no measurement: {found.text}"
         else:
             case.add(self.with_scaling(case, found.measurement))
 
@@ -195,7 +203,19 @@ class Repeats:
 
     def release(self, case: Case) -> None:
         self.waiting.remove(case)
+        if not self.settings.record:
+            self.begin_line(case)
         self.finisher.finish(case)
+
+    def begin_line(self, case: Case) -> None:
+        """Let the letters of repeats follow on a line of their own, not on lines of their files."""
+        reporter = self.config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is None or reporter.showlongtestinfo or not reporter.showfspath:
+            return
+        if reporter.currentfspath != self._line:
+            reporter.ensure_newline()
+            reporter.write("measured again: ", flush=True)
+        reporter.currentfspath = self._line = self.config.rootpath / case.node_id.partition("::")[0]
 
     @property
     def time_note(self) -> str:
@@ -244,9 +264,3 @@ class Repeats:
             return len(case.measurements) < record and case.may_be_replaced
         case.judge()
         return case.undecided
-
-
-def _no_measurement(case: Case, found: ItemResult) -> str:
-    if not found.reports:  # the processes died: this is their last output
-        return f"{case.label}: a fresh process gave no measurement: {found.text}"
-    return f"{case.label} failed in a fresh process: {found.cause or 'it measured nothing'}\n{found.text}"

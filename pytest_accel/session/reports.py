@@ -262,7 +262,7 @@ def _received(config: pytest.Config, plain: Mapping[str, Any]) -> pytest.TestRep
 
 
 def failed_report(
-    node_id: str, path: str, status: Status, sentence: str, notes: Iterable[str] = ()
+    node_id: str, path: str, status: Status, sentence: str, notes: Iterable[str] = (), *, short: str = ""
 ) -> pytest.TestReport:
     """Return a failed report of what is no item here, so that the exit status and JUnit have it too."""
     text = "\n".join([line_text(node_id, ReportLine(text=sentence, status=status)), *notes])
@@ -275,5 +275,5 @@ def failed_report(
         when="call",
         user_properties=[("accel.verdict", status.value)],
     )
-    report.longrepr = FailureText(text, (path, 1), sentence)  # type: ignore[assignment]
+    report.longrepr = FailureText(text, (path, 1), short or sentence)  # type: ignore[assignment]
     return report

@@ -123,21 +123,19 @@ def find_vanished(
     """
     if any(config.getoption(name, default=None) for name in _NARROWING_OPTIONS):
         return []
-    gone = {
-        node_id
-        for platform in platforms
-        for node_id in _stored_ids(store, machine.disk_name(platform))
-        if node_id not in collected or (collected[node_id] and platform not in collected[node_id])
-    }
+    gone = set[str]()
+    for platform in platforms:
+        name = machine.disk_name(platform)
+        # A bad file is of a suite that was not selected: collection has refused the others.
+        files = filter(None, (store.read_usable(name, suite) for _, suite in store.suites(name)))
+        stored = {node_id_of(key) for file in files for key in file.benchmarks}
+        gone |= {
+            each
+            for each in stored
+            if each not in collected or platform not in (collected[each] or [platform])
+        }
     paths = [(config.invocation_params.dir / each).resolve() for each in config.args if "::" not in each]
     root = Path(config.rootpath)
     folders = [path.relative_to(root).as_posix() for path in paths if path.is_relative_to(root)]
     paths_of = {node_id: PurePosixPath(node_id.partition("::")[0]) for node_id in gone}
     return sorted(node_id for node_id, path in paths_of.items() if any(map(path.is_relative_to, folders)))
-
-
-def _stored_ids(store: BaselineStore, platform: str) -> set[str]:
-    """Return the node ids of all stored benchmarks, with real or synthetic data."""
-    # A bad file is of a suite that was not selected: collection has refused the others.
-    files = (store.read_usable(platform, suite) for _, suite in store.suites(platform))
-    return {node_id_of(key) for file in files if file for key in file.benchmarks}

@@ -11,6 +11,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cache
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -37,11 +38,7 @@ from pytest_accel.session.reports import (
     reports_of_workers,
     warn_again,
 )
-from pytest_accel.session.selection import (
-    PlatformSelection,
-    find_vanished,
-    platforms_of,
-)
+from pytest_accel.session.selection import PlatformSelection, find_vanished, platforms_of
 from pytest_accel.session.summary import Line, unmet_lines, write_lines
 from pytest_accel.session.worker_process import ItemResult, is_strict_xpass, without_traces
 from pytest_accel.session.workers import Workers, WorkerShape, add_to_pytest_benchmark, shape_of
@@ -223,7 +220,7 @@ class BenchmarkSession:
         """Run an item on every rank; return its reports, and keep its measurement as if it had been made here."""
         start_s = time.monotonic()
         same = nextitem if nextitem is not None and self.shape_of(nextitem) == shape else None
-        with live_progress(self.config, item.name) as progress:
+        with live_progress(self.config, item.name, left_s=self.left_s) as progress:
             settings = settings_of(item)
             found = self.workers.run(item, shape.platform, settings, progress, fresh=False, nextitem=same)
         warn_again(found.warnings)
@@ -236,6 +233,12 @@ class BenchmarkSession:
             add_to_pytest_benchmark(item, case.platform, measured, found.extra_info)
         self.show_uncaptured(reports)
         return reports
+
+    @property
+    def left_s(self) -> float | None:
+        """What is left of the session, without repeats; None before the first benchmark has ended."""
+        ended = [case.device_time_s for case in self.cases.values() if case.device_time_s]
+        return (len(self.cases) - len(ended)) * fmean(ended) if ended else None
 
     def with_scaling(self, case: Case, measured: Measurement) -> Measurement:
         return with_scaling(case, measured, self.store, self.selection.machine)

@@ -35,7 +35,6 @@ _EXPLAINED = {
     *(Ending.FAILED, Ending.NOT_GATED),
 }
 _OF_NOISE = ("devices", "cpu", "memory", "load")  # groups of doctor's findings that explain it
-_MOST_REQUIREMENTS = 5
 Line = tuple[str, Mapping[str, bool]]  # with its markup
 _YELLOW = {"yellow": True}
 
@@ -165,11 +164,8 @@ def _recorded_lines(config: pytest.Config, settings: Settings, measured: Sequenc
 
 def unmet_lines(unmet: Iterable[str], *, measured: bool) -> Iterator[str]:
     """Yield what this machine lacks, each requirement once with the number of tests."""
-    counts = Counter(unmet).most_common()
-    for text, number in counts[:_MOST_REQUIREMENTS]:
+    for text, number in Counter(unmet).most_common():
         yield f"{'not run' if measured else 'nothing measured'}: {text} ({counted(number, 'test')})"
-    if more := sum(number for _, number in counts[_MOST_REQUIREMENTS:]):
-        yield f"and {counted(more, 'test')} of {counted(len(counts) - _MOST_REQUIREMENTS, 'other requirement')}"
 
 
 # --- commands that record ---------------------------------------------------------------------

@@ -96,7 +96,10 @@ def _bisect(values: Sequence[float], start: int, stop: int, correlation: float) 
     inflation = (1 + correlation) / (1 - correlation)
     if (strength + 1 / 3) / inflation - 1 / 3 <= _limit(length):
         return
-    energies = _energies(_clipped(values[first:last]))
+    # An outlier counts as CLIP robust standard deviations; not where more than half of the values are equal.
+    part = values[first:last]
+    middle, reach = median(part), CLIP * spread(part) or math.inf
+    energies = _energies([min(max(value, middle - reach), middle + reach) for value in part])
     index = first + MIN_NIGHTS + energies.index(max(energies))
     yield from _bisect(values, start, index, correlation)
     yield index
@@ -135,12 +138,6 @@ def _energies(values: Sequence[float]) -> list[float]:
         inside = inside_left / (left * (left - 1)) + inside_right / (right * (right - 1))
         energies.append(2 * left * right / n * (between / (left * right) - inside))
     return energies
-
-
-def _clipped(values: Sequence[float]) -> list[float]:
-    """Clip values to CLIP robust standard deviations about their median; not where more than half are equal."""
-    middle, reach = median(values), CLIP * spread(values) or math.inf
-    return [min(max(value, middle - reach), middle + reach) for value in values]
 
 
 def _ranks(values: Sequence[float]) -> list[float]:

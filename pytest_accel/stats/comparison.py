@@ -58,7 +58,9 @@ def figures(runs: Sequence[Run], work_per_step: float, unit: str) -> dict[str, V
     }
     found |= _energy(runs, work_per_step, unit)
     for name, values in _measured(runs).items():
-        of_unit, scale = _unit(name)
+        of_unit, scale = next((found for ending, found in _UNITS.items() if name.endswith(ending)), ("", 1.0))
+        if is_rate(name) and of_unit in ("s", "J"):
+            of_unit = ""
         shown = "epoch_time" if name == "epoch_s" else name
         found.setdefault(shown, Value(value=scale * median(values), unit=of_unit))
     return found
@@ -88,12 +90,6 @@ def _energy(runs: Sequence[Run], work_per_step: float, unit: str) -> dict[str, V
     if epoch := next((run.metrics["epoch_size"] for run in runs if run.metrics.get("epoch_size")), None):
         found["energy"] = Value(value=wh_per_epoch(step_j, epoch, work_per_step), unit="Wh/epoch")
     return found
-
-
-def _unit(name: str) -> tuple[str, float]:
-    """Return the unit of a metric, and the factor of its stored number."""
-    unit, scale = next((found for ending, found in _UNITS.items() if name.endswith(ending)), ("", 1.0))
-    return ("", 1.0) if is_rate(name) and unit in ("s", "J") else (unit, scale)
 
 
 _SAME_RUN = 1e-6  # baselines keep seven digits of a round

@@ -6,8 +6,8 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from itertools import pairwise, takewhile
 
 from pytest_accel.stats.quantities import clipped, printable
 
@@ -151,6 +151,16 @@ class Change:
     def title(self) -> str:
         return title_of(self.name)
 
+    @property
+    def brief(self) -> str:
+        """With versions cut after the part that differs: `torch 2.11 -> 2.12`."""
+        if not (self.old and self.new and self.old[0].isdigit() and self.new[0].isdigit()):
+            return str(self)
+        old, new = self.old.split("."), self.new.split(".")
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(old, new, strict=False)))
+        parts = max(same + 1, 2)
+        return str(replace(self, old=".".join(old[:parts]), new=".".join(new[:parts])))
+
     def __str__(self) -> str:
         absent = (
             "unset" if self.name.startswith(VARIABLE_PREFIX) else "default" if self.name in _OF_TORCH else ""
@@ -184,8 +194,8 @@ def describe(changes: Iterable[Change]) -> str:
 
 
 def describe_briefly(changes: Sequence[Change], most: int = 2) -> str:
-    """Return the first changes, which are the most likely causes: `torch 2.11.0 -> 2.12.0 and 3 more`."""
-    shown = ", ".join(map(str, changes[:most]))
+    """Return the first changes, which are the most likely causes, cut after what differs: `torch 2.11 -> 2.12 and 3 more`."""
+    shown = ", ".join(change.brief for change in changes[:most])
     return f"{shown} and {len(changes) - most} more" if len(changes) > most else shown
 
 

@@ -8,17 +8,16 @@ Tolerance, tests and words are the gate's (`stats.gate`): y = ln(step time), d >
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 from types import MappingProxyType
 from typing import Literal
 
 from pytest_accel.stats import gate
-from pytest_accel.stats.comparison import configuration_changes, was_slowed, why_unusable
+from pytest_accel.stats.comparison import configuration_changes, why_unusable
 from pytest_accel.stats.environment import Change, Environment, describe, diff_identity
 from pytest_accel.stats.gate import Difference, Estimate, Outcome, Policy, Scale, Verdict
-from pytest_accel.stats.quantities import counted
 from pytest_accel.stats.results import Ending, Result, SessionResults, Status, describe_loss_change, status_of
 from pytest_accel.stats.run import Run
 
@@ -185,7 +184,8 @@ def _follow(
 ) -> PairedBenchmark:
     found = PairedBenchmark(benchmark=name)
     environments = {key: each for session in sessions.values() for key, each in session.environments.items()}
-    if all(_is_skipped(_find(name, each)) for each in sessions.values()):
+    results = filter(None, (_find(name, each) for each in sessions.values()))
+    if all(each.status is Ending.SKIPPED and not each.failed for each in results):
         if len(sessions) > 1:  # both environments were asked
             found.end(Ending.SKIPPED, "skipped in both environments")
         return found
@@ -227,10 +227,6 @@ def _end_unusable(found: PairedBenchmark, side: Side, result: Result | None) -> 
         found.end(Outcome.NO_BASELINE, f"the old environment did not measure it: {ending}", result)
 
 
-def _is_skipped(result: Result | None) -> bool:
-    return result is None or (result.status is Ending.SKIPPED and not result.failed)
-
-
 def _why_incomparable(first: Result, now: Result, environments: Mapping[str, Environment]) -> str:
     if changes := configuration_changes(first, now):
         return f"the benchmark changed ({', '.join(changes)})"
@@ -238,16 +234,6 @@ def _why_incomparable(first: Result, now: Result, environments: Mapping[str, Env
     if was and here and (identity := diff_identity(was, here)):
         return f"another machine ({describe(identity)})"
     return ""
-
-
-def slowed_runs(sessions: Sessions) -> Iterator[str]:
-    """Yield how many runs of each environment were slowed on purpose."""
-    for side in ("old", "new"):
-        results = (
-            each for slot, session in sessions.items() if slot.side == side for each in session.results
-        )
-        if slowed := sum(was_slowed(run) for result in results for run in result.runs):
-            yield f"{side}: {counted(slowed, 'run')} delayed on purpose by --accel-slowdown"
 
 
 # --- one component swapped --------------------------------------------------------------------------

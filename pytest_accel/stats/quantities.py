@@ -135,10 +135,6 @@ def parse_truth(text: str) -> bool:
     raise ValueError("is not true or false.")
 
 
-def parse_history(text: str) -> str:
-    return "" if text.strip().lower() in ("off", "none") else text
-
-
 def parse_tolerance(text: str) -> float | Literal["auto"]:
     return "auto" if text.strip().lower() == "auto" else parse_fixed_tolerance(text)
 

@@ -54,11 +54,13 @@ def accept(
             continue
         try:
             file = store.read(*place) or baselines.empty_file(*place)
-            if _is_accepted(key, result, file, replace=replace):
+            stored = _runs(key, file)
+            is_whole = not replace or len(stored) == len(result.runs)
+            if is_whole and all(is_stored(run, stored) for run in result.runs):
                 text = "skipped, its runs are stored already"
             else:
                 environments = [session.environments[run.environment] for run in result.runs]
-                _check_fit(key, result, () if replace else _runs(key, file))
+                _check_fit(key, result, () if replace else stored)
                 entry = _new_entry(result, reason.strip() or "preview", at)
                 runs = counted(len(result.runs), "run")
                 if reason.strip():
@@ -89,13 +91,6 @@ def _new_entry(result: Result, reason: str, at: str) -> BaselineEntry:
         runs=result.runs,
         ledger=(baselines.LedgerEntry(at=at, action="accept", reason=reason, runs=count, session=newest),),
     )
-
-
-def _is_accepted(key: str, result: Result, file: BaselineFile, *, replace: bool) -> bool:
-    """Return whether the baseline has these runs already, and no others where they replace it."""
-    stored = _runs(key, file)
-    is_whole = not replace or len(stored) == len(result.runs)
-    return is_whole and all(is_stored(run, stored) for run in result.runs)
 
 
 def _check_fit(key: str, result: Result, stored: Sequence[Run]) -> None:
@@ -271,7 +266,7 @@ def check_baselines(
             file = store.read(platform, suite) or baselines.empty_file(platform, suite)
             for key, entry in file.benchmarks.items():
                 problems = _entry_faults(entry, file)
-                faults += [BaselineError(str(path), key, problem, _ANEW) for problem in problems]
+                faults += [BaselineError(str(path), printable(key), problem, _ANEW) for problem in problems]
         except BaselineError as error:
             faults.append(error)
         yield path, faults

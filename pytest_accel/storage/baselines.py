@@ -11,20 +11,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from pytest_accel.stats.comparison import configuration_changes
 from pytest_accel.stats.environment import Environment, describe, diff_identity, fingerprint
 from pytest_accel.stats.run import MAX_RUNS, Run, Scalar
 from pytest_accel.storage.codec import EXACT, FormatError, check_version, decode, encode, loads
 from pytest_accel.storage.codec import render as render_json
-from pytest_accel.storage.files import (
-    StorageError,
-    format_errors,
-    locked,
-    read_text,
-    unstorable_refused,
-)
+from pytest_accel.storage.files import StorageError, format_errors, locked, read_text, unstorable_refused
 
 SCHEMA_VERSION = 1
 MAX_WORK = 1e18  # of one step
@@ -38,8 +32,6 @@ Action: TypeAlias = Literal["record", "update", "accept", "prune", "anchor", "to
 
 class BaselineError(StorageError):
     """A baseline that cannot be used: the file, the place in it, the problem and the remedy."""
-
-    kind: ClassVar[str] = "baseline"
 
     @staticmethod
     def default_remedy(file: str) -> str:

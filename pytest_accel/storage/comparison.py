@@ -185,14 +185,10 @@ def _judged(keys: Sequence[str], sides: Sequence[Side], tolerance: float | None)
 # --- sources ----------------------------------------------------------------------------------------
 
 
-class SourceError(ValueError):
-    """A name that means no set; the message says what there is and what to write."""
-
-
 def read_sources(names: Sequence[str], root: Path) -> list[Side]:
     """Return the sides of each name, in that order, with distinct labels."""
     if twice := [name for index, name in enumerate(names) if name in names[:index]]:
-        raise SourceError(f"{twice[0]!r} is named twice: compared with itself it is the same.")
+        raise ValueError(f"{twice[0]!r} is named twice: compared with itself it is the same.")
     titles = [Path(name).name or name for name in names]
     if len(set(titles)) < len(titles):
         titles = list(names)
@@ -215,7 +211,7 @@ def find_source(name: str, root: Path) -> tuple[Side, ...]:
         known = BaselineStore(root).platforms()
         there = f"Platforms in {root}: {', '.join(known)}" if known else f"{root} holds no baselines"
         remedy = "Name a platform, a folder of baselines, or a file of --accel-json."
-        raise SourceError(f"{name!r} is nothing to compare.{did_you_mean(name, known)} {there}. {remedy}")
+        raise ValueError(f"{name!r} is nothing to compare.{did_you_mean(name, known)} {there}. {remedy}")
     if path.is_dir():
         return _of_files(name, path)
     session = read_results(path)
@@ -238,7 +234,7 @@ def _sides(
     failed = {key: each for key, each in unplaced.items() if each.measured_as is Ending.FAILED}
     counts = {platform: sum(bool(each.runs) for each in of.values()) for platform, of in platforms.items()}
     if not any(counts.values()):
-        raise SourceError(f"{name}: nothing was measured in it, so that there is nothing to compare.")
+        raise ValueError(f"{name}: nothing was measured in it, so that there is nothing to compare.")
     return tuple(
         Side(
             label=name,
@@ -261,7 +257,7 @@ def _of_files(name: str, folder: Path) -> tuple[Side, ...]:
     paths = sorted(folder.glob("*.json"))
     paths = paths or [folder / name / f"{suite}.json" for name, suite in BaselineStore(folder).suites()]
     if not paths:
-        raise SourceError(
+        raise ValueError(
             f"{folder} holds no baselines. A folder of baselines has one folder for each platform, "
             "and in it one JSON file for each suite: record some with --accel-record."
         )

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import ClassVar
 
 from pytest_accel.storage.codec import FormatError
 
@@ -23,8 +22,6 @@ _STALE_TEMPORARY_S = 3600.0  # a writer needs milliseconds
 
 class StorageError(ValueError):
     """A stored file that cannot be used: the file, the place in it, the problem and the remedy."""
-
-    kind: ClassVar[str] = "file"
 
     def __init__(self, file: str, place: str, problem: str, remedy: str = "") -> None:
         self.file = file
@@ -59,7 +56,7 @@ def read_text(path: Path, kind: type[StorageError]) -> str | None:
     """Return the text of a file; None where there is none."""
     try:
         if is_special_file(path):  # before opening: a FIFO would block
-            raise kind(str(path), "", "is no regular file", f"Move it away; a {kind.kind} is a JSON file.")
+            raise kind(str(path), "", "is no regular file", "Move it away.")
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise kind(str(path), f"byte {error.start}", "not UTF-8") from None
@@ -91,7 +88,10 @@ def write_atomic(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     target = Path(os.path.realpath(path))
     if is_special_file(target):
-        target.write_text(text, encoding="utf-8")
+        fd = os.open(target, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # fails for a FIFO that nobody reads
+        os.set_blocking(fd, True)
+        with open(fd, "w", encoding="utf-8") as stream:  # noqa: PTH123 - a descriptor has no Path
+            stream.write(text)
         return
     remove_temporaries(target, older_than_s=_STALE_TEMPORARY_S)
     replace_file(target, text.encode("utf-8", "backslashreplace"))  # half surrogates of file names
@@ -151,10 +151,6 @@ def is_special_file(path: Path) -> bool:
 def nearest_folder(path: Path) -> Path:
     """Return the path itself or its nearest parent that exists."""
     return next(each for each in (path, *path.parents) if os.path.exists(each))  # noqa: PTH110 - Path's raises without permission
-
-
-def is_writable_folder(folder: Path) -> bool:
-    return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
 
 
 def relative_path(directory: Path, path: Path) -> Path:

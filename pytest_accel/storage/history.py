@@ -23,6 +23,8 @@ from pytest_accel.stats.environment import fingerprint
 from pytest_accel.stats.gate import Policy, centre, slowest_loss
 from pytest_accel.stats.metric_gates import total_slowdown
 from pytest_accel.stats.results import Result, SessionResults
+from pytest_accel.stats.run import LONGEST_STEP_S, SHORTEST_STEP_S
+from pytest_accel.storage.baselines import check_work
 from pytest_accel.storage.codec import decode, encode, loads
 from pytest_accel.storage.files import LOCK_TIMEOUT_S, StorageError, format_errors, unstorable_refused
 from pytest_accel.storage.results import parse, render
@@ -100,6 +102,11 @@ class Point:
     environment: str  # its key in the session's document
     configuration: str  # a fingerprint: equal where the same thing was measured
     tolerance: float | None = None  # of that day; None: of a version that did not store it
+
+    def __post_init__(self) -> None:
+        check_work("work_per_step", self.work_per_step)
+        if not all(SHORTEST_STEP_S <= each <= LONGEST_STEP_S for each in self.step_times_s or [0.0]):
+            raise ValueError(f"step_times_s: {self.step_times_s!r} are no step times")
 
     @property
     def step_time_s(self) -> float:
@@ -182,9 +189,11 @@ class History:
 
     def benchmarks(self) -> tuple[tuple[str, str], ...]:
         """Return platform (the folder of baselines) and key of each benchmark that has a series."""
-        with self._opened() as connection:
+        with self._opened() as connection, format_errors(str(self.path), HistoryError):
             found = connection.execute("SELECT DISTINCT platform, key FROM points ORDER BY platform, key")
-            return tuple((str(platform), str(key)) for platform, key in found)
+            return tuple(
+                (decode(str, platform, "points"), decode(str, key, "points")) for platform, key in found
+            )
 
     def series(self, key: str, platform: str, limit: int | None = None) -> tuple[Point, ...]:
         """Return what the newest sessions measured of a benchmark, oldest first.

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pytest_accel.platforms.catalogue import project_table
 from pytest_accel.stats.quantities import did_you_mean, percent, si
@@ -45,8 +45,6 @@ DOUBTS = frozenset({"contradictory", "implausible"})
 
 
 class PublishedError(StorageError):
-    kind: ClassVar[str] = "study"
-
     @staticmethod
     def default_remedy(file: str) -> str:
         return f"Correct it, or restore it from git (git checkout -- {shlex.quote(file)})."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar
 
 from pytest_accel.stats.results import SessionResults
 from pytest_accel.storage import baselines
@@ -17,8 +16,6 @@ _DERIVED = frozenset({"kind", "schema_version", "text", "throughput"})  # keys t
 
 
 class ResultsError(StorageError):
-    kind: ClassVar[str] = "file of results"
-
     @staticmethod
     def default_remedy(_file: str) -> str:
         return "Write it again with --accel-json."

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_accel.report.page import ReportError, read_plotly_js, render_page
+from pytest_accel.report.page import read_plotly_js, render_page
 from pytest_accel.stats.gate import Estimate, Outcome
 from pytest_accel.stats.results import Ending, ReferenceFigure, SessionResults
 from tests.support.kernels import lost_attention
@@ -35,7 +35,7 @@ def past(session: SessionResults):
 def library() -> bytes:
     try:
         return read_plotly_js()
-    except ReportError as error:
+    except ValueError as error:
         pytest.skip(str(error))
 
 
@@ -117,9 +117,11 @@ OUTSIDE = """
 
 
 @pytest.mark.parametrize("width", [1440, 390])
-def test_loss_opens_to_its_kernels(opened, library, width):
+def test_loss_opens_to_a_waterfall_and_its_kernels(opened, library, width):
     page = opened(render_page(make_session([lost_attention()]), plotly_js=library), width=width)
     details = open_row(page, "800m")
+    details.locator(".plot .waterfalllayer").first.wait_for(state="attached")
+    assert "attention backward" in details.locator(".plot").first.inner_text()
     assert (
         details.locator(".scrolled tbody tr").first.locator("td").first.inner_text() == "attention backward"
     )
@@ -146,6 +148,15 @@ def test_row_opens_to_its_plots_words_suspects_and_commands_and_fits_any_width(o
     edge = details.locator(".plot .bglayer, .plot .nsewdrag").first.bounding_box()
     label = details.locator(".plot .annotation-text", has_text="tolerance").first.bounding_box()
     assert label["x"] >= edge["x"] + edge["width"]
+    # Plots of the session appear when they come into view.
+    assert page.locator("#plot-list svg").count() == 0
+    titles = page.locator("figcaption").all_inner_texts()
+    assert titles == ["Throughput over batch size: resnet50 train"]
+    page.locator("#plots").scroll_into_view_if_needed()
+    page.locator("#plot-list " + PLOT).first.wait_for()
+    sweep = page.locator("#plot-list figure").first.inner_text()
+    assert "published: a100 (CARAML, ResNet50)" in sweep
+    assert "gh200, baseline" in sweep
     for width in (320, 390, 768, 961, 1061, 1341, 1440, 1920):
         page.set_viewport_size({"width": width, "height": 800})
         assert (width, overflow(page), page.evaluate(OUTSIDE)) == (width, 0, [])
@@ -282,6 +293,8 @@ def test_printing_shows_every_row(opened):
 
 def test_plots_are_printed_in_light_on_white_and_nothing_is_folded(opened, text):
     page = opened(text, color_scheme="dark")
+    page.wait_for_function("window.Plotly")  # in idle time: nothing was scrolled to, so nothing is drawn
+    assert page.locator("#plot-list svg").count() == 0
     open_row(page, "vit_l_32").locator(PLOT).nth(3).wait_for()
     seen = """() => {
       const plot = document.querySelector("tr.details .plot svg.main-svg");
@@ -291,6 +304,7 @@ def test_plots_are_printed_in_light_on_white_and_nothing_is_folded(opened, text)
         label: getComputedStyle(document.querySelector(".annotation-text")).fill,
         folded: document.querySelectorAll("details:not([open])").length > 0,
       };
+      window.plots = document.querySelectorAll("#plot-list .plot path.point").length;
     }"""
     page.evaluate(f"addEventListener('beforeprint', {seen})")
     page.evaluate(seen)
@@ -301,6 +315,7 @@ def test_plots_are_printed_in_light_on_white_and_nothing_is_folded(opened, text)
     assert printed["width"] == 640
     assert printed["label"] != before["label"]
     assert (before["folded"], printed["folded"]) == (True, False)
+    assert page.evaluate("window.plots") > 0
     page.evaluate(seen)
     assert page.evaluate("window.seen") == before
     page.emulate_media(media="print", color_scheme="dark")

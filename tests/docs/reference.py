@@ -60,7 +60,7 @@ from pytest_accel.stats.results import Status
 from pytest_accel.storage.baselines import BaselineStore
 from pytest_accel.storage.comparison import CHOICES
 from pytest_accel.storage.references import METRICS as PUBLISHED
-from tests.docs import schemas
+from tests.docs import picture, schemas
 from tests.docs.pages import ROOT
 
 FOLDER = ROOT / "docs" / "reference"
@@ -533,7 +533,7 @@ PAGES: dict[str, Callable[[], str]] = {
 
 @mock.patch.dict(os.environ, COLUMNS="100")  # of argparse and of tables
 def pages() -> dict[Path, str]:
-    """Return every generated page, and every page with a generated part, by their paths."""
+    """Return every generated page, every page with a generated part, and the picture of the README, by their paths."""
     made = {name: make() for name, make in PAGES.items()}
     rows = [
         (f"[{text.removeprefix('# ').partition(chr(10))[0]}]({name})", text.split("\n\n")[1])
@@ -548,6 +548,7 @@ def pages() -> dict[Path, str]:
         text = path.read_text(encoding="utf-8")
         if any(f"$ pytest-accel {command}\n" in text for command in SHOWN_COMMANDS):
             found[path] = with_outputs(text)
+    found[picture.SVG] = picture.draw(picture.RECORDED.read_text(encoding="utf-8"))
     for page, name, make in PARTS:
         path = ROOT / page
         found[path] = with_part(found.get(path) or path.read_text(encoding="utf-8"), name, make())

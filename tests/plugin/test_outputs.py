@@ -6,6 +6,7 @@ import types
 import pytest
 
 from pytest_accel import cli
+from pytest_accel.report import page
 from pytest_accel.session import outputs  # here, so that runs in this process share it
 from pytest_accel.stats.gate import Outcome
 from pytest_accel.stats.results import Ending
@@ -137,7 +138,7 @@ def test_credentials_of_the_command_line_are_not_written_or_printed(ran, shared)
 @pytest.mark.parametrize(
     ("owner", "broken", "line", "status"),
     [
-        (outputs, "render_summary", "--accel-report: *fault of pytest-accel*", pytest.ExitCode.TESTS_FAILED),
+        (page, "render_summary", "--accel-report: *fault of pytest-accel*", pytest.ExitCode.TESTS_FAILED),
         (outputs, "_make_folder", "the history was not written: *fault of pytest-accel*", pytest.ExitCode.OK),
         (outputs.Outputs, "examine", "*fault of pytest-accel*", pytest.ExitCode.OK),
     ],

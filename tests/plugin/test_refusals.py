@@ -1,5 +1,7 @@
 """Wrong options: refused with a remedy, before anything is measured."""
 
+import os
+
 import pytest
 
 LONG_NAME = f"{'a' * 300}.md"
@@ -9,6 +11,9 @@ LONG_NAME = f"{'a' * 300}.md"
     ("arguments", "said"),
     [
         ("-o accel_tolerence=5%", "ERROR: accel_tolerence: there is no such setting. Did you mean 'tolerance'*"),
+        ("--accel-slowdwon=50%", "ERROR: --accel-slowdwon=50%: there is no such option. Did you mean 'slowdown'[?]"),
+        ("--accel-json=pipe.json", "ERROR: --accel-json: */pipe.json cannot be written. *"),
+        (f"--accel-json={LONG_NAME}", "ERROR: --accel-json: *aaa* cannot be written. *"),
         ("--accel-json=/dev/stdout", "ERROR: --accel-json: /dev/stdout cannot be written. *"),
         ("-m gh20", "*gh20*Did you mean *gh200*"),
         ("-m not<slow<and<gh20", "*gh20*Did you mean *gh200*"),
@@ -23,4 +28,5 @@ def test_wrong_option_is_refused_before_anything_is_measured(bench, arguments, s
     bench.benchmarks("test_step")
     bench.path("folder.md").mkdir()
     bench.path("in-the-way").touch()
+    os.mkfifo(bench.path("pipe.json"))
     bench.refuses(said, *(word.replace("<", " ") for word in arguments.split()))

@@ -102,6 +102,7 @@ def test_session_fits_the_terminal(screens, columns):
 def test_progress_names_benchmark_and_phase(screens):
     for phase in ("starting a process", "building", "first step", "warming up", "measuring, 0:00 left"):
         assert f" test_step[800m]: {phase}" in screens[200]
+    assert re.search(r" test_slower: first step; about 0:\d\d left of the session", screens[200])
 
 
 def test_progress_is_below_a_line_that_is_full(project):
@@ -138,13 +139,23 @@ def test_commands_fit_the_narrowest_terminal(screens, project):
 # --- dots, repeats, and what belongs to a verdict -----------------------------------------------------
 
 
-def test_dots_are_in_order_and_repeats_come_after_them(bench):
+def test_dots_are_in_order_and_repeats_have_a_line_of_their_own(bench):
     bench.benchmarks("test_open", "test_quick", "test_slow")
     bench.baseline(test_open=bench.FASTER, test_slow=bench.FASTER)
-    bench.run("--accel-repeats=2").stdout.re_match_lines([r"^test_suite\.py rnrFF +\[100%\]$"])
-    bench.run("-v", "--accel-repeats=2").stdout.fnmatch_lines(
+    result = bench.run("--accel-repeats=2")
+    at = result.outlines.index(next(line for line in result.outlines if line.startswith("test_suite.py ")))
+    assert result.outlines[at].split()[1] == "rnr"
+    assert re.match(r"measured again: FF +\[100%\]$", result.outlines[at + 1])
+
+
+def test_repeats_in_verbose_output_are_named_as_their_verdicts(bench):
+    bench.benchmarks("test_slow")
+    bench.baseline(test_slow=bench.FASTER)
+    result = bench.run("-v", "--accel-repeats=2")
+    result.stdout.fnmatch_lines(
         ["test_suite.py::test_slow REPEATED BELOW*", "test_suite.py::test_slow FAILED*"]
     )
+    assert not any(line.startswith("measured again") for line in result.outlines)
 
 
 FINDINGS = (

@@ -89,6 +89,15 @@ def test_an_unknown_option_is_named_with_the_usage_of_its_command(words, usage, 
     assert "unrecognized arguments: --bogus" in said
 
 
+@pytest.mark.parametrize(("words", "nearest"), [(["dcotor"], "'doctor'"), (["baseline", "shwo"], "'show'")])
+def test_unknown_command_is_refused_with_those_that_there_are(words, nearest, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(words)
+    said = capsys.readouterr().err
+    assert f"invalid choice: '{words[-1]}' (choose from " in said
+    assert nearest in said
+
+
 @pytest.mark.parametrize("words", [(), *COMMANDS], ids=" ".join)
 def test_help_fits_a_screen_and_ends_with_an_example_that_parses(words, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import re
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,8 +18,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pytest_accel.report import verdicts
-from pytest_accel.report.page.plots import Nights, past, rounds
-from pytest_accel.report.page.rows import details, from_to, shortened, table
+from pytest_accel.report.markdown import render_summary
+from pytest_accel.report.page.plots import Nights, past, rounds, sweeps
+from pytest_accel.report.page.rows import details, from_to, table
+from pytest_accel.report.terminal import way_out
 from pytest_accel.report.verdicts import VERDICTS
 from pytest_accel.stats.changepoints import SEASON
 from pytest_accel.stats.environment import Environment, by_likelihood, safe_arguments, title_of
@@ -38,19 +41,18 @@ FAILURES_SHOWN = 6  # the others unfold
 _NAMES_SHOWN = 3
 _CHANGES_SHOWN = 8
 _LEVELS = {"problem": ("bad", "bang"), "warning": ("warn", "bang"), "ok": ("good", "check")}
+_CODE = re.compile(r"`([^`\n]+)`")  # as in dom.js
 SeriesKey = tuple[str, str]  # the benchmark's key and its platform's disk name
-
-
-class ReportError(ValueError):
-    def __init__(self, problem: str) -> None:
-        super().__init__(f"{problem}. Install what is missing: pip install jinja2 plotly")
 
 
 # --- the file ---------------------------------------------------------------------------------------
 
 
-def write_page(path: Path, session: SessionResults, *, history: Path | None = None) -> None:
-    """Write the whole page or nothing. A history that cannot be read costs its plots; the page says so."""
+def write_report(path: Path, session: SessionResults, *, history: Path | None = None) -> None:
+    """Write Markdown where the name ends in .md, else the page; a history that cannot be read costs only its plots."""
+    if path.suffix.lower() == ".md":
+        write_atomic(path, render_summary(session))
+        return
     library = read_plotly_js()  # first: without it there is no page
     series: dict[SeriesKey, Sequence[Point]] = {}
     try:
@@ -68,12 +70,11 @@ def write_page(path: Path, session: SessionResults, *, history: Path | None = No
 
 def read_plotly_js() -> bytes:
     """Return the library as its package ships it, without importing the package: that takes a second."""
-    spec = find_spec("plotly")
-    folder = Path(spec.origin).parent if spec and spec.origin else Path()
-    try:
-        return (folder / "package_data" / "plotly.min.js").read_bytes()
-    except OSError:
-        raise ReportError("The report draws with plotly, whose script is not installed") from None
+    needed = ("jinja2", "plotly")
+    found = {name: str(spec.origin) for name in needed if (spec := find_spec(name))}
+    if missing := [name for name in needed if name not in found]:
+        raise ValueError(f"The page needs {' and '.join(missing)}: pip install {' '.join(missing)}.")
+    return Path(found["plotly"]).with_name("package_data").joinpath("plotly.min.js").read_bytes()
 
 
 # --- the page ---------------------------------------------------------------------------------------
@@ -91,9 +92,11 @@ def render_page(
         past(result, history.get((result.stored_as, result.disk_name), ()), nights)
         for result in session.results
     ]
+    plots = sweeps(session.results)
     content = {
         "session": session.session,
         "table": table(session.results),
+        "plots": plots,
         "details": [
             details(result, session.command, session.results, has_past=each is not None)
             for result, each in zip(session.results, pasts, strict=True)
@@ -107,6 +110,7 @@ def render_page(
     parts = "\n".join(f"// --- {name}\n{_asset(name)}" for name in SCRIPTS)
     return _template().render(
         _context(session),
+        has_plots=bool(plots),
         data=data,
         style=_asset("page.css"),
         script=f'(() => {{\n"use strict";\n{parts}\n}})();\n',
@@ -122,14 +126,19 @@ def _asset(name: str) -> str:
 @cache
 def _template() -> Template:
     """Return the template; it escapes every text."""
-    try:
-        from jinja2 import Environment as Engine
-        from jinja2 import StrictUndefined
-    except ImportError:
-        raise ReportError("The report is written with jinja2, which is not installed") from None
+    from jinja2 import Environment as Engine
+    from jinja2 import StrictUndefined
+    from markupsafe import Markup
+
+    def prose(text: str) -> Markup:
+        """Return a sentence with what stands between backticks as code."""
+        parts = enumerate(_CODE.split(text))
+        return Markup("").join(
+            Markup("<code>{}</code>").format(part) if at % 2 else part for at, part in parts
+        )
 
     engine = Engine(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    engine.filters |= {"shortened": shortened, "from_to": from_to}
+    engine.filters |= {"prose": prose, "from_to": from_to}
     return engine.from_string(_asset("page.html"))
 
 
@@ -195,11 +204,24 @@ def _attention(session: SessionResults) -> list[dict[str, object]]:
                 "row": row,
                 "members": members,
                 "text": row.meaning if is_open else f"{row.meaning} {row.remedy}".strip(),
-                "questions": [(each.name, each.text) for each in members] if is_open else [],
+                "questions": _open_questions(members) if is_open else [],
                 "command": asked[1] if asked else "",
             }
         )
     return found
+
+
+def _open_questions(members: Sequence[Result]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Group inconclusive results by what would decide them: the remedy, and name and text of each without it."""
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for each in members:
+        common, text = "", each.text
+        for verdict in verdicts.deciding(each)[:1]:
+            own = re.compile(f"[:;] {re.escape(way_out(verdict)[1])}")
+            if own.search(text):  # an upgrade's text has a remedy of its own
+                common, text = way_out(verdict, "what its noise resolves")[1], own.sub("", text, count=1)
+        groups.setdefault(common, []).append((each.name, text))
+    return [(common and f"{common[0].upper()}{common[1:]}:", listed) for common, listed in groups.items()]
 
 
 def _finding(finding: Mapping[str, Scalar]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from pytest_accel.report import verdicts
 from pytest_accel.report.columns import COLUMNS as RESULT_COLUMNS
-from pytest_accel.report.comparison import KERNEL_HEADINGS, kernel_rows
+from pytest_accel.report.comparison import KERNEL_HEADINGS, kernel_rows, waterfall
 from pytest_accel.report.terminal import change
 from pytest_accel.report.verdicts import VERDICTS
 from pytest_accel.stats.gate import THROUGHPUT, Verdict
@@ -22,7 +22,6 @@ SortKey: TypeAlias = str | float | None
 PageCell: TypeAlias = tuple[str, SortKey] | tuple[str, SortKey, str]
 NOTHING: PageCell = ("", None)
 Pair: TypeAlias = tuple[str, str]
-LONGEST_TEXT = 4000  # characters of a traceback's end; pytest's own output has the whole
 _WIDTH_IN_TOLERANCES = 3.0  # of the picture of a change, to either side
 _IN_THE_ROW = frozenset({"data", "platform", "throughput", "unit"})  # not repeated among the metrics
 
@@ -184,14 +183,15 @@ def details(
         "numbers": from_to(result),
         "lines": list(map(_line, result.lines))
         or [_line(ReportLine(text="", status=verdicts.shown_status(result)))],
-        "note": shortened("\n".join(result.traceback).strip("\n")),
+        "note": "\n".join(result.traceback).strip("\n"),
         "causes": [
             (heading, "; ".join(filter(None, (text, remedy)))) for heading, text, remedy in result.cause_lines
         ],
         "changes": [(change.title, change.old, change.new) for change in result.changes],
         "same": bool(result.runs and result.baseline and not result.changes),
         "references": list(map(_reference_details, result.references)),
-        "kernels": moved and {"headings": KERNEL_HEADINGS, "rows": kernel_rows(moved)},
+        "kernels": moved
+        and {"bars": waterfall(moved), "headings": KERNEL_HEADINGS, "rows": kernel_rows(moved)},
         "metrics": _metrics(result),
         "configuration": [(name, _shown(value)) for name, value in sorted(result.configuration.items())],
         "facts": _facts(result),
@@ -201,11 +201,10 @@ def details(
 
 
 def _line(line: ReportLine) -> tuple[str, str, str, str, str]:
-    text = shortened(line.named)
     if line.status is None:
-        return "note", "warn", "bang", text, ""
+        return "note", "warn", "bang", line.named, ""
     row = VERDICTS[line.status]
-    return row.word, row.tone, row.icon, text, line.status.value
+    return row.word, row.tone, row.icon, line.named, line.status.value
 
 
 def _reference_details(figure: ReferenceFigure) -> dict[str, object]:
@@ -255,10 +254,3 @@ def _shown(value: object) -> str:
     if isinstance(value, bool) or value is None:
         return str(value).lower()
     return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def shortened(text: str) -> str:
-    """Return the end of a long text, which is where a traceback says what happened."""
-    if len(text) <= LONGEST_TEXT:
-        return text
-    return f"… {len(text) - LONGEST_TEXT:,} characters left out …\n{text[-LONGEST_TEXT:]}"

@@ -54,16 +54,15 @@ def test_it_records_judges_and_catches_a_slowdown(run, tmp_path):
     assert (folder / "report.html").is_file()
     if "Not as expected" not in text:
         assert "REGRESSED  test_wait (cpu): " in text
-    (folder / "test_demo.py").write_text("# mine")
-    assert "has files that no demo wrote" in run(status=2)
+    assert "is not empty. Remove it, or name a new folder." in run(status=2)
 
 
 def test_a_folder_with_files_of_others_is_refused(run, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "pytest.ini").write_bytes(b"\xff")
-    assert "mine has files that no demo wrote. Name a new folder." in run("mine", status=2)
+    assert "mine is not empty. Remove it" in run("mine", status=2)
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["pytest.ini"]
-    assert "cannot be written: Not a directory. Name a folder elsewhere" in run("mine/pytest.ini", status=2)
+    assert "demo: mine/pytest.ini: File exists" in run("mine/pytest.ini", status=2)
 
 
 @pytest.fixture
@@ -106,4 +105,4 @@ def test_a_session_that_ends_otherwise_is_said_and_the_rest_goes_on(run, session
     assert "'a b/report.html'" in text
     assert max(map(len, text.splitlines())) <= 80
     sessions(Ending.RECORDED, Outcome.IMPROVED, Outcome.REGRESSED)
-    assert "Next: " in run("a b")  # the files of an earlier demo are replaced
+    assert "Next: " in run("b")

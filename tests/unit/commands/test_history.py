@@ -3,8 +3,10 @@
 import json
 import random
 import re
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 
@@ -85,6 +87,10 @@ class TestLooking:
         (point,) = json.loads(ask("swin_t", "--limit", "1", "--json"))
         assert (point["session"], len(point["step_times_s"])) == ("night-023", 2)
         assert point["throughput"] == pytest.approx(4400, rel=0.02)
+
+    def test_show_and_list_are_understood(self, ask):
+        assert ask("show", "resnet50", "--limit", "3") == ask("resnet50", "--limit", "3")
+        assert ask("list") == ask("show") == ask()
 
     def test_another_file(self, ask, project):
         (project / ".accel" / "history.sqlite").rename(project / "other.sqlite")
@@ -167,3 +173,26 @@ class TestKeeping:
 def test_help_imports_nothing_heavy():
     code = "import sys, pytest_accel.cli; sys.exit(bool({'sqlite3', 'torch', 'numpy'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "named"),
+    [
+        ("sessions.facts", "x'00ff'", "sessions"),
+        ("sessions.facts", "CAST(x'ff' AS TEXT)", "UTF-8"),
+        ("sessions.facts", f"'{'[' * 3000}'", "nested too deep"),
+        ("sessions.document", "5", "is damaged"),
+        ("points.platform", "x'00ff'", "points"),
+        ("points.key", "x'00ff'", "points"),
+        ("points.content", "'{\"session\": 1e300}'", "points"),
+        ("points.content", "json_set(content, '$.step_times_s', json('[0]'))", "step_times_s"),
+        ("points.content", "json_set(content, '$.work_per_step', -1)", "work_per_step"),
+    ],
+)
+def test_column_of_a_wrong_type_is_one_error(project, capsys, column, value, named):
+    table, name = column.split(".")
+    with closing(sqlite3.connect(".accel/history.sqlite")) as connection, connection:
+        connection.execute(f"UPDATE {table} SET {name} = {value}")
+    commands = (["history"], ["history", "test"], ["history", "--changes"], ["report", "-o", "report.html"])
+    assert 2 in [cli.main(command) for command in commands]
+    assert all(named in each for each in capsys.readouterr().err.split("pytest-accel ")[1:])

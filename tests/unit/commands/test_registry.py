@@ -7,19 +7,14 @@ from pathlib import Path
 import pytest
 
 from pytest_accel import cli
-from pytest_accel.commands.registry import (
-    baselines_folder,
-    data_folder,
-    find_project,
-    history_file,
-)
+from pytest_accel.commands.registry import baselines_folder, find_project, located
 from pytest_accel.doctor import doctor
 from pytest_accel.options import SETTINGS
 from pytest_accel.options import baselines_root as of_session_baselines
 from pytest_accel.options import data_root as of_session_data
 from pytest_accel.options import history_file as of_session_history
 
-NOTHING_TOLD = argparse.Namespace(baselines=None, history=None, data=None)
+NOTHING_TOLD = argparse.Namespace(baselines=None)
 
 
 @pytest.fixture(autouse=True)
@@ -66,8 +61,8 @@ def assert_as_a_session(folder: Path, monkeypatch) -> None:
     asked = session_of(folder, monkeypatch)
     assert find_project(folder)[0] == asked.root
     assert absolute(baselines_folder(NOTHING_TOLD)) == asked.baselines
-    assert absolute(history_file(NOTHING_TOLD)) == asked.history
-    assert absolute(data_folder(NOTHING_TOLD)) == asked.data
+    assert absolute(located("history", None)) == asked.history
+    assert absolute(located("data", None)) == asked.data
 
 
 @pytest.fixture
@@ -121,10 +116,9 @@ def test_what_is_told_goes_first_and_is_relative_to_here(tmp_path, below, monkey
     (tmp_path / "pytest.ini").write_text("[pytest\n")  # is not even read
     monkeypatch.chdir(below)
     monkeypatch.setenv("PYTEST_ACCEL_HISTORY", "off")
-    told = argparse.Namespace(baselines="../b", history="h.sqlite", data="sets")
-    assert baselines_folder(told) == Path("../b")
-    assert history_file(told) == Path("h.sqlite")
-    assert data_folder(told) == Path("sets")
+    assert baselines_folder(argparse.Namespace(baselines="../b")) == Path("../b")
+    assert located("history", "h.sqlite") == Path("h.sqlite")
+    assert located("data", "sets") == Path("sets")
 
 
 @pytest.mark.parametrize(
@@ -132,6 +126,7 @@ def test_what_is_told_goes_first_and_is_relative_to_here(tmp_path, below, monkey
     [
         ({"pytest.ini": "[pytest\n"}, "unexpected value continuation"),
         ({"pyproject.toml": "[tool]\npytest = 3\n"}, "configuration cannot be read"),
+        ({"pyproject.toml": f"x = {'[' * 3000}{']' * 3000}"}, "configuration cannot be read"),
         ({"setup.cfg": "[pytest]\n"}, "no longer supported"),
     ],
     ids=str,
@@ -147,7 +142,7 @@ def test_what_pytest_cannot_read_is_one_error(tmp_path, files, problem, monkeypa
 def test_off_is_no_file(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTEST_ACCEL_HISTORY", "off")
-    assert history_file(NOTHING_TOLD) is None
+    assert located("history", None) is None
     for command in ("history", "report"):
         assert cli.main([command]) == 2
         assert "no history is kept here: accel_history is off. Name" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """`pytest-accel report`: the page of results in a file, or of a session that the history keeps."""
 
 import json
+import os
 import random
 import re
 from dataclasses import replace
@@ -79,11 +80,13 @@ def test_the_page_and_the_command_find_the_same_changes(long_past, tmp_path, cap
         ([], "there is no history here yet", "--accel-history"),
         (["nothing.json"], "cannot be read", "--accel-json"),
         (["results.json", "--session", "x"], "two sessions", "Name one"),
-        (["results.json", "-o", "."], "cannot be written: Is a directory", "-o"),
+        (["results.json", "-o", "pipe.html"], ": No such device", "report"),
+        (["results.json", "-o", "."], ": Is a directory", "report"),
     ],
 )
 def test_what_cannot_be_shown_is_one_error_with_its_remedy(arguments, problem, remedy, tmp_path, capsys):
     write_results(tmp_path / "results.json", make_session([make_result()]))
+    os.mkfifo(tmp_path / "pipe.html")
     assert main(["report", *arguments]) == 2
     said = capsys.readouterr().err
     assert problem in said

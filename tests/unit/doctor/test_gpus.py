@@ -85,7 +85,7 @@ def memory(gib):
         ("clocks", {"ApplicationsClock": 1200}, Level.WARNING, "default 1980: lowered"),
         # As shipped: an A100's default application clock is below its maximum.
         ("clocks", {"ApplicationsClock": 1095, "DefaultApplicationsClock": 1095}, Level.OK, "1095 MHz"),
-        ("clocks", {"ApplicationsClock": None}, Level.OK, "application clocks unknown"),
+        ("clocks", {"ApplicationsClock": None}, Level.OK, "application clock unknown, at most 1980"),
         # Locked by `nvidia-smi -lgc 1200`: application clocks are as they were, idle or busy.
         ("clocks", {"ClockInfo": 1200}, Level.WARNING, "held at 1200 without a reason"),
         ("clocks", {"ClockInfo": 900, "CurrentClocksEventReasons": 0}, Level.WARNING, "held at 900"),
@@ -127,6 +127,13 @@ def test_each_check(tmp_path, subject, changes, level, words):
     assert words in finding.text
 
 
+def test_locked_clock_is_named_with_its_remedy_below_the_present_one(tmp_path):
+    found = judged(WELL | {"ClockInfo": 1200}, tmp_path)
+    assert found["now"].text == "1200 MHz, 75 W, 30 °C (idle)"
+    assert "at most 1980, and held at 1200" in found["clocks"].text
+    assert "`nvidia-smi -i N -rgc` as root releases locked clocks" in found["clocks"].remedy
+
+
 # --- the real pynvml --------------------------------------------------------------------------------
 
 CODE = """
@@ -142,6 +149,7 @@ CASES = {
     "well": FakeGpu(pci_bus_id="00000000:17:00.0"),
     "in use": FakeGpu(processes="4711:512,4712:0", memory_used_mib=900, utilization=40),
     "far": FakeGpu(pci_bus_id="00000000:18:00.0"),
+    "locked": FakeGpu(clock_sm_mhz=1200),  # new drivers say no application clocks
     "lost": FakeGpu(lost=1),
 }
 
@@ -178,9 +186,12 @@ def crowd(answer):
     ("case", "subject", "level", "words"),
     [
         ("well", "device", Level.OK, "NVIDIA H200, 140.4 GiB, GPU-00000000"),
+        ("well", "now", Level.OK, "345 MHz, 75 W, 30 °C (idle)"),
         ("well", "NUMA", Level.OK, "near CPUs 0-1"),
         ("in use", "other users", Level.PROBLEM, "processes: 4711, 4712, 900 MiB in use, 40 % busy"),
         ("far", "NUMA", Level.WARNING, "near CPUs 2-3; this process may only use 0-1"),
+        ("locked", "now", Level.OK, "1200 MHz, 75 W, 30 °C (idle)"),
+        ("locked", "clocks", Level.WARNING, "at most 1980, and held at 1200 without a reason"),
         ("lost", "device", Level.PROBLEM, "does not answer: GPU is lost"),
     ],
 )

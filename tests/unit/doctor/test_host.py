@@ -8,7 +8,7 @@ import pytest
 from pytest_accel.doctor import host
 from pytest_accel.doctor.findings import Level
 from pytest_accel.doctor.host import examine_cpus, examine_folder, examine_load, examine_memory
-from pytest_accel.platforms.host import HostFiles, cpu_quota, cpu_shares, memory_limit, read_file
+from pytest_accel.platforms.host import HostFiles, busy_share, cpu_quota, memory_limit, read_file
 
 GIB = 1 << 30
 TWO = frozenset({0, 1})
@@ -132,18 +132,18 @@ IDLE = (0, 0, 0, 0, 0, 0, 0, 0)
 class TestLoad:
     def test_shares_are_of_our_cpus_only(self):
         after = stat((5, 0, 5, 80, 10, 0, 0, 0), (0, 0, 0, 100, 0, 0, 0, 0), (100, 0, 0, 0, 0, 0, 0, 0))
-        assert cpu_shares(stat(IDLE, IDLE, IDLE), after, TWO) == (0.05, 0.0)
+        assert busy_share(stat(IDLE, IDLE, IDLE), after, TWO) == 0.05
 
     @pytest.mark.parametrize(
-        ("ticks", "levels"),
+        ("ticks", "level"),
         [
-            ((1, 0, 0, 99, 0, 0, 0, 0), {"other work": Level.OK}),
-            ((49, 0, 0, 51, 0, 0, 0, 0), {"other work": Level.WARNING}),
-            ((50, 0, 0, 50, 0, 0, 0, 0), {"other work": Level.PROBLEM}),
-            ((1, 0, 0, 89, 0, 0, 0, 10), {"other work": Level.OK, "stolen time": Level.WARNING}),
+            ((1, 0, 0, 99, 0, 0, 0, 0), Level.OK),
+            ((49, 0, 0, 51, 0, 0, 0, 0), Level.WARNING),
+            ((50, 0, 0, 50, 0, 0, 0, 0), Level.PROBLEM),
+            ((1, 0, 0, 89, 0, 0, 0, 10), Level.WARNING),  # of which 10 % went to other virtual machines
         ],
     )
-    def test_others_are_observed_while_this_process_is_idle(self, tree, by_subject, ticks, levels):
+    def test_others_are_observed_while_this_process_is_idle(self, tree, by_subject, ticks, level):
         files = tree({"proc/stat": stat(IDLE, IDLE)})
         rests = []
 
@@ -151,8 +151,7 @@ class TestLoad:
             rests.append(seconds)
             (files.root / "proc/stat").write_text(stat(ticks, ticks))
 
-        found = by_subject(examine_load(files, TWO, pause))
-        assert {name: found[name].level for name in found} == levels
+        assert by_subject(examine_load(files, TWO, pause))["other work"].level is level
         assert rests == [host.OBSERVED_S]
 
 

@@ -153,6 +153,9 @@ def test_a_project_extends_a_device_it_knows():
         ({"mybox": {}}, "mybox.patterns", "missing"),
         ({"mybox": {"patterns": "A40"}}, "mybox.patterns", "not a list of strings"),
         ({"mybox": {"patterns": ["("]}}, "mybox.patterns", "not a regular expression"),
+        ({"mybox": {"patterns": ["a{99999999999}"]}}, "mybox.patterns", "not a regular expression"),
+        ({"mybox": {"patterns": ["(" * 3000 + ")" * 3000]}}, "mybox.patterns", "not a regular expression"),
+        ({"mybox": {"patterns": ["A"], "memory_gb": 10**400}}, "mybox.memory_gb", "not a positive number"),
         ({"mybox": {"pattern": ["A"]}}, "mybox.pattern", "Did you mean 'patterns'?"),
         ({"mybox": {"patterns": ["A"], "memory_gb": "48"}}, "mybox.memory_gb", "not a positive number"),
         ({"mybox": {"patterns": ["A"], "peaks_tflops": {"bf8": 1}}}, "mybox.peaks_tflops.bf8", "fp64, fp32"),
@@ -162,7 +165,6 @@ def test_a_project_extends_a_device_it_knows():
         ({"mybox": {"patterns": ["A"], "vendor": "nvdia"}}, "mybox.vendor", "nvidia, amd"),
         ({"mybox": {"variants": {}}}, "mybox.variants", "array of tables"),
         ({"mybox": {"variants": [{"key": "a b"}]}}, "mybox.variants[0].key", "Write 'a-b'"),
-        ({"mybox": {"variants": [{"patterns": ["A"]}] * 2}}, "mybox.variants", "twice"),
         ({"My-Box": {"patterns": ["A"]}}, "My-Box", "lower case"),
         ({"skip": {"patterns": ["A"]}}, "skip", "none of accel"),
         ({"a100x4": {"patterns": ["A"]}}, "a100x4", "would mean two platforms"),
@@ -187,9 +189,14 @@ def test_reads_the_tables_of_a_pyproject(tmp_path):
     pyproject.write_text("[tool.pytest-accel]\nplatforms = 3\n")
     with pytest.raises(CatalogueError, match="not a table"):
         project_table(pyproject)
-    pyproject.write_text("[tool.pytest-accel\n")
-    with pytest.raises(CatalogueError, match=r"pyproject\.toml: .* Correct the file\."):
-        project_table(pyproject)
+    (tmp_path / "folder").mkdir()
+    deep = f"x = {'[' * 3000}{']' * 3000}", f"[tool.pytest-accel.platforms.{'.'.join('a' * 3000)}]"
+    for text in ("[tool.pytest-accel\n", f"x = {'9' * 5000}", *deep):
+        pyproject.write_text(text)
+        with pytest.raises(CatalogueError, match=r"pyproject\.toml: .* Correct the file\."):
+            project_table(pyproject)
+    with pytest.raises(CatalogueError, match="Is a directory"):
+        project_table(tmp_path / "folder")
 
 
 def test_importing_reads_nothing_and_imports_no_driver():

@@ -2,14 +2,7 @@
 
 import pytest
 
-from pytest_accel.report.history import (
-    BLOCKS,
-    recurring,
-    series_table,
-    shifts,
-    sparkline,
-    unchanged,
-)
+from pytest_accel.report.history import BLOCKS, recurring, series_table, shifts, sparkline, unchanged
 from pytest_accel.stats.environment import Environment
 from pytest_accel.storage.history import Point
 

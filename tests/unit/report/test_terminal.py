@@ -4,8 +4,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_accel.report.terminal import Cell, Progress, padded_rows, text_table, verdict_line
+from pytest_accel.report.terminal import (
+    Cell,
+    Progress,
+    line_of,
+    line_text,
+    padded_rows,
+    platform_brief,
+    text_table,
+)
+from pytest_accel.stats.environment import Change
 from pytest_accel.stats.gate import Estimate, Outcome, Verdict
+from pytest_accel.stats.metric_gates import PlatformShift
 
 
 def verdict(outcome: Outcome, point: float, low: float, high: float, **more) -> Verdict:
@@ -81,7 +91,16 @@ LINES = [
     ("found", "line"), LINES, ids=lambda value: getattr(getattr(value, "outcome", ""), "name", "")
 )
 def test_line_of_a_verdict(found, line):
-    assert verdict_line("test_gpt (h200)", found) == line
+    assert line_text("test_gpt (h200)", line_of(found)) == line
+
+
+def test_loss_of_a_platform_in_short_has_its_causes_else_what_changed():
+    found = PlatformShift(c=0.1, at_least=0.08, slower=7, members=8, tolerance=0.05, regressed=True)
+    changes = [Change(name="torch", old="2.11.0", new="2.12.0")]
+    short = "9.5 % slower (at least 7.7 %), 7 of 8 benchmarks together"
+    assert platform_brief(found, changes) == f"{short}; torch 2.11 -> 2.12"
+    assert platform_brief(found, changes, ["the SM clock explains"]) == f"{short}; the SM clock explains"
+    assert platform_brief(found, []) == short
 
 
 @pytest.mark.parametrize(
@@ -193,14 +212,21 @@ def test_phase_counts_down_or_up_and_is_erased_at_the_end(progress, terminal, cl
     assert terminal.shown == ""
 
 
-def test_name_is_shortened_where_room_is_short(terminal, clock):
-    progress = Progress("test_gpt_with_a_long_name[800m]", terminal, clock=lambda: clock.now)
+def test_what_is_left_of_the_session_goes_first_where_room_is_short(terminal, clock):
+    progress = Progress("test_gpt_with_a_long_name[800m]", terminal, clock=lambda: clock.now, left_s=3725)
+    terminal.fullwidth = 80
+    progress.phase("compiling", None)
+    assert terminal.shown == " test_gpt_with_a_long_name[800m]: compiling; about 1:02:05 left of the session"
     terminal.fullwidth = 60
     progress.phase("compiling", None)
     assert terminal.shown == " test_gpt_with_a_long_name[800m]: compiling"
     terminal.fullwidth = 32
     progress.phase("compiling", None)
     assert terminal.shown == " test_gpt_wit…[800m]: compiling"
+    terminal.fullwidth = 80
+    clock.now += 3800
+    progress.tick()
+    assert terminal.shown == " test_gpt_with_a_long_name[800m]: compiling, 1:03:20"
 
 
 def test_log_has_a_line_every_half_minute(clock):

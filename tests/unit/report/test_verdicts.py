@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pytest_accel.options import Settings
-from pytest_accel.report.terminal import verdict_line
+from pytest_accel.report.terminal import line_of, line_text
 from pytest_accel.report.verdicts import VERDICTS, fails, in_order, is_resolved, shown_status
 from pytest_accel.stats.gate import Estimate, Outcome, Verdict
 from pytest_accel.stats.results import Ending
@@ -44,7 +44,7 @@ def test_line_begins_with_the_word_and_is_one_line(outcome):
     verdict = Verdict(
         outcome=outcome, tolerance=0.05, slowdown=Estimate(point=0.1, low=0.05, high=0.2), reason="because"
     )
-    line = verdict_line("x", verdict)
+    line = line_text("x", line_of(verdict))
     assert line.startswith(f"{VERDICTS[outcome].word}  x: ")
     assert "\n" not in line
     assert line.endswith("because") is (outcome not in JUDGED)

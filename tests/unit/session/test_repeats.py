@@ -18,7 +18,8 @@ from tests.support.stored import baseline, runs
 
 def silence(monkeypatch):
     progress = SimpleNamespace(phase=lambda text, remaining_s: None)
-    monkeypatch.setattr(repeats, "live_progress", lambda config, label: nullcontext(progress))
+    monkeypatch.setattr(repeats, "live_progress", lambda config, label, left_s: nullcontext(progress))
+    monkeypatch.setattr(Repeats, "begin_line", lambda self, case: None)
 
 
 class Open:

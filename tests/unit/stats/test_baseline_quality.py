@@ -87,9 +87,11 @@ class TestAuto:
 
     def test_that_would_be_another_by_now_is_said_in_both_directions(self):
         stays = frozen_text(chosen=0.06, stored=0.04, before=0.04)
-        assert stays.startswith("tolerance auto: 4.0 % stays, as it was frozen; its runs resolve 6.0 % ")
+        assert stays.startswith(
+            "tolerance auto: 4.0 % stays, as it was frozen; its runs resolve 6.0 % by now"
+        )
         narrower = frozen_text(chosen=0.03, stored=0.04, before=0.04)
-        assert "4.0 % stays, as it was frozen; its runs resolve 3.0 % by now: " in narrower
+        assert "4.0 % stays, as it was frozen; its runs resolve 3.0 % by now" in narrower
         same = frozen_text(chosen=0.04, stored=0.04, before=0.04)
         assert same.endswith("4.0 % stays, as it was frozen")
         anew = frozen_text(chosen=0.06, stored=0.06, before=0.04)

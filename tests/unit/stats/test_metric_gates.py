@@ -49,8 +49,6 @@ def of_accuracy(baseline, runs, policy=POLICY, gates=GATES) -> Verdict:
 
 METRICS = st.floats(0.01, 100)
 SPREADS = st.lists(st.floats(-0.02, 0.02), min_size=1, max_size=5)
-# From worst to best: a lower metric never moves to the right.
-ORDER = [Outcome.REGRESSED, Outcome.INCONCLUSIVE, Outcome.OK, Outcome.IMPROVED]
 
 
 def spread(level, offsets):
@@ -84,15 +82,6 @@ class TestOneMetric:
         outcomes = [of_accuracy(baseline, measured(*[0.9] * k), gates=gates).outcome for k in range(1, 6)]
         assert next((k for k, outcome in enumerate(outcomes, 1) if outcome is Outcome.OK), None) == look
 
-    @given(METRICS, SPREADS, SPREADS, st.floats(0.5, 0.99), st.floats(0.01, 0.5))
-    def test_a_lower_metric_never_gives_a_better_verdict(self, level, before, after, factor, tolerance):
-        baseline, gates = measured(*spread(level, before), session="then"), {"accuracy": tolerance}
-        values = spread(level, after)
-        high = of_accuracy(baseline, measured(*values), gates=gates)
-        low = of_accuracy(baseline, measured(*(factor * value for value in values)), gates=gates)
-        assert ORDER.index(low.outcome) <= ORDER.index(high.outcome)
-        assert low.slowdown.point > high.slowdown.point
-
     @given(METRICS, SPREADS, SPREADS)
     def test_is_judged_as_a_step_time_of_its_reciprocal(self, level, before, after):
         def timed(values):
@@ -112,14 +101,6 @@ def of_energy(then, now, tolerance=0.05) -> Verdict:
 
 
 class TestLessIsBetter:
-    @given(METRICS, SPREADS, SPREADS, st.floats(1.01, 2.0), st.floats(0.01, 0.5))
-    def test_more_never_gives_a_better_verdict(self, level, before, after, factor, tolerance):
-        then, now = spread(level, before), spread(level, after)
-        less, more = (of_energy(then, [f * v for v in now], tolerance) for f in (1.0, factor))
-        assert ORDER.index(more.outcome) <= ORDER.index(less.outcome)
-        assert more.slowdown.point > less.slowdown.point
-        assert more.slowdown.low <= more.slowdown.point <= more.slowdown.high
-
     @given(METRICS, SPREADS, SPREADS, st.floats(0.01, 0.5))
     def test_is_judged_as_what_it_buys_would_be(self, level, before, after, tolerance):
         """J/unit up by r, and units/J down by r/(1+r): one outcome."""

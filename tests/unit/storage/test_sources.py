@@ -8,7 +8,7 @@ import pytest
 
 from pytest_accel.stats.results import Ending
 from pytest_accel.storage.baselines import BaselineError
-from pytest_accel.storage.comparison import SourceError, find_source, read_sources
+from pytest_accel.storage.comparison import find_source, read_sources
 from pytest_accel.storage.files import StorageError
 from tests.support.stored import KEY, OTHER, baseline, result, results_file
 
@@ -45,7 +45,7 @@ class TestPlatformsAndFolders:
         assert labels(["./baselines"]) == [("a100x4", "a100x4"), ("h200", "h200")]
 
     def test_the_same_twice_is_refused(self):
-        with pytest.raises(SourceError, match="'h200' is named twice"):
+        with pytest.raises(ValueError, match="'h200' is named twice"):
             read_sources(["h200", "h200"], Path("baselines"))
 
     def test_a_bad_file_is_the_stores_own_error(self):
@@ -57,7 +57,7 @@ class TestPlatformsAndFolders:
 @pytest.mark.usefixtures("project")
 class TestNames:
     def test_nothing_of_that_name_says_what_there_is(self):
-        with pytest.raises(SourceError) as caught:
+        with pytest.raises(ValueError, match="is nothing to compare") as caught:
             find_source("h20", Path("baselines"))
         assert "Did you mean 'h200'?" in str(caught.value)
         assert "Platforms in baselines: a100x4, h200." in str(caught.value)

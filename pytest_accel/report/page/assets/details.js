@@ -6,7 +6,7 @@ function panel(id) {
   const past = data.past[id];
   const wide = [
     found.numbers && make("p", { class: "numbers wide" }, isolated(found.numbers)),
-    make("div", { class: "said wide" }, (found.lines ?? []).map(([word, tone, sign, text, status]) => make("p", null, badge(tone, sign, word, document.getElementById(`about-${status}`) ? status : ""), make("span", null, isolated(text))))),
+    make("div", { class: "said wide" }, (found.lines ?? []).map(([word, tone, sign, text, status]) => make("p", null, badge(tone, sign, word, document.getElementById(`about-${status}`) ? status : ""), make("span", null, isolated(prose(text)))))),
     found.note && make("pre", { class: "wide", tabindex: "0" }, found.note),
     found.kernels && kernelsBlock(found.kernels),
   ];
@@ -35,8 +35,10 @@ function panel(id) {
   );
 }
 
-/** What a loss consists of. */
+/** What a loss consists of: bars from the baseline's step time to this session's, and the same as a table. */
 function kernelsBlock(found) {
+  const plot = make("div", { class: "plot", role: "img", "aria-label": "Step time from the baseline to this session; the table below has the same changes" });
+  queueMicrotask(() => draw(plot, () => waterfallFigure(found.bars)));
   const isFigure = (index) => found.headings[index].endsWith(">");
   const cell = (tag) => (text, index) => make(tag, { class: isFigure(index) ? "right" : null }, isFigure(index) ? text : breakable(text));
   const cells = (tag, texts) => make("tr", null, texts.map(cell(tag)));
@@ -44,7 +46,8 @@ function kernelsBlock(found) {
     "table", { class: "small" },
     make("thead", null, cells("th", found.headings.map((text) => text.replace(/>$/u, "")))), make("tbody", null, found.rows.map((row) => cells("td", row))),
   );
-  const section = block("Where the time went", make("div", { class: "scrolled", tabindex: "0" }, table));
+  const caption = make("p", { class: "caption" }, "From the baseline's step time to this session's. The axis may begin above zero.");
+  const section = block("Where the time went", plot, caption, make("div", { class: "scrolled", tabindex: "0" }, table));
   section.classList.add("wide");
   return section;
 }

@@ -22,6 +22,9 @@ function breakable(text) {
   return make("bdi", null, parts.filter(Boolean).flatMap((part, index) => (index ? [make("wbr"), part] : [part])));
 }
 
+/** A sentence, with what stands between backticks as code: as `prose` of the template. */
+const prose = (text) => String(text).split(/`([^`\n]+)`/u).map((part, index) => (index % 2 ? make("code", null, part) : part));
+
 const isolated = (text) => make("bdi", null, text); // a name written from right to left stays within itself
 
 function icon(name) {

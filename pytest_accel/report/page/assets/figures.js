@@ -1,5 +1,7 @@
 // Figures: what each plot shows, in the theme's colours. Names reach them through plain() and short() alone.
 
+const LINES = ["accent", "warn", "gain", "bad", "good", "mute"];
+const SYMBOLS = ["circle", "square", "triangle-up", "diamond", "cross", "x"]; // colour is never the only sign
 const hover = "%{text}<extra></extra>";
 
 /** Rounds of this session's runs beside the baseline's, with both intervals and the tolerance. */
@@ -37,6 +39,32 @@ function roundsFigure(found) {
         ticktext: groups.flatMap((group) => group.runs.map((_, index) => String(index + 1))),
       },
       yaxis: { title: { text: short(found.unit, 30) }, tickformat: "," },
+    },
+  };
+}
+
+/** Step time from the baseline to this session: a bar an operation. */
+function waterfallFigure(bars) {
+  const last = bars.length - 1;
+  const levels = [bars[0][1]];
+  for (const [, value] of bars.slice(1, last)) levels.push(levels.at(-1) + value);
+  const [low, high] = [Math.min(...levels), Math.max(...levels)];
+  const from = Math.max(0, low - 2 * (high - low)); // a loss of some percent is not to be seen from zero
+  const shown = bars.map(([, value], index) => (index % last ? `${value < 0 ? "" : "+"}${rate(value)}` : rate(value)));
+  return {
+    traces: [
+      {
+        type: "waterfall", x: bars.map((_, index) => index), y: bars.map(([, value]) => value),
+        measure: bars.map((_, index) => (index === 0 ? "absolute" : index === last ? "total" : "relative")),
+        text: bars.map(([name], index) => `${plain(name)}: ${shown[index]} ms`), textposition: "none", hovertemplate: hover,
+        increasing: { marker: { color: colour("bad") } }, decreasing: { marker: { color: colour("good") } },
+        totals: { marker: { color: colour("accent") } }, connector: { line: { color: colour("then"), width: 1 } },
+      },
+    ],
+    layout: {
+      showlegend: false, height: 300, margin: { l: 10, r: 10, t: 10, b: 10 },
+      xaxis: { tickmode: "array", tickvals: bars.map((_, index) => index), ticktext: bars.map(([name]) => short(name, 22)), showgrid: false },
+      yaxis: { title: { text: "ms a step" }, tickformat: "~r", range: [from, high + 0.05 * (high - from)] },
     },
   };
 }
@@ -110,10 +138,51 @@ function pastFigure(found, session) {
   };
 }
 
+/** Measured lines in front, those of their baselines dotted and hollow; published curves behind: dashed, hollow diamonds, without colour. */
+function sweepFigure(found) {
+  const published = found.published.map((curve, number) => ({
+    x: curve.points.map(([size]) => size), y: curve.points.map(([, value]) => value),
+    text: curve.points.map(([size, value, flags]) => `published, ${short(curve.name)}<br>batch ${size}: ${rate(value)} ${plain(found.unit)}${flags ? `<br>${plain(flags)}` : ""}`),
+    name: `published: ${short(curve.name)}`, type: "scatter", mode: curve.points.length > 1 ? "lines+markers" : "markers", hovertemplate: hover,
+    line: { color: colour("then"), width: 1.5, dash: ["dash", "dot", "dashdot"][number % 3] }, marker: { symbol: "diamond-open", size: 8, color: colour("then") },
+  }));
+  const curve = (points, name) => ({
+    x: points.map(([size]) => size), y: points.map(([, value]) => value),
+    text: points.map(([size, , said]) => `${name}<br>batch ${size}: ${plain(said)}`), name,
+  });
+  const measured = found.lines.flatMap((each, number) => {
+    const now = styled(number, curve(each.points, short(each.name)));
+    const { line: stroke, marker } = now;
+    const then = { ...now, ...curve(each.then, `${short(each.name)}, baseline`), line: { ...stroke, width: 1.5, dash: "dot" }, marker: { ...marker, symbol: `${marker.symbol}-open` } };
+    return each.then.length ? [then, now] : [now];
+  });
+  const sizes = [...new Set([...found.lines, ...found.published].flatMap((each) => each.points.map(([size]) => size)))].sort((a, b) => a - b);
+  return {
+    traces: [...published, ...measured],
+    layout: {
+      height: 380, showlegend: true,
+      xaxis: { title: { text: "batch size" }, type: "log", showgrid: false, tickmode: "array", tickvals: spaced(sizes), ticktext: spaced(sizes).map(String) },
+      yaxis: { title: { text: short(found.unit, 30) }, rangemode: "tozero", tickformat: "," },
+    },
+  };
+}
+
+function styled(number, trace) {
+  const tone = colour(LINES[number % LINES.length]);
+  const symbol = SYMBOLS[number % SYMBOLS.length];
+  return { type: "scatter", mode: "lines+markers", hovertemplate: hover, line: { color: tone, width: 2 }, marker: { color: tone, size: 8, symbol }, ...trace };
+}
+
 function line(place, tone, dash) {
   return { type: "line", layer: "below", line: { color: colour(tone), width: 1.5, dash }, ...place };
 }
 
 function label(text, place, tone) {
   return { text, showarrow: false, font: { size: 11, color: colour(tone) }, ...place };
+}
+
+/** Ticks of a logarithmic axis that do not run into each other. */
+function spaced(sizes) {
+  let last = 0;
+  return sizes.filter((size) => (size >= last * 1.4 ? ((last = size), true) : false));
 }

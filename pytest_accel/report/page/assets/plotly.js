@@ -20,6 +20,7 @@ async function unpack() {
   return window.Plotly;
 }
 
+const planned = new Map(); // element -> its figure, drawn when it comes into view, or for the printer
 const drawn = new Map(); // element -> its figure, drawn again when the theme changes
 
 /** Draws figure() into the element; what it shows stands in words or tables beside it. */
@@ -59,6 +60,11 @@ addEventListener("beforeprint", () => {
   document.documentElement.dataset.theme = "light";
   folded = [...document.querySelectorAll("details:not([open])")];
   for (const fold of folded) fold.open = true; // paper does not unfold
+  for (const [element, figure] of window.Plotly ? planned : []) {
+    if (drawn.has(element)) continue;
+    element.replaceChildren();
+    drawn.set(element, figure);
+  }
   for (const [element, figure] of drawn) redraw(window.Plotly, element, figure);
 });
 addEventListener("afterprint", () => {

@@ -158,8 +158,11 @@ def _recorded_lines(config: pytest.Config, settings: Settings, measured: Sequenc
     if files := sorted({f"{root}/{each.disk_name}/{each.suite}.json" for each in recorded}):
         named = "" if settings.baselines == Settings().baselines else f" --baselines {shlex.quote(root)}"
         noisy = sum(map(is_too_noisy, recorded))
-        then = f"do not commit it yet, {counted(noisy, 'benchmark')} too noisy" if noisy else "and commit it"
-        yield f"Recorded in {', '.join(files)}: look at it (pytest-accel baseline show{named}), {then}.", {}
+        then = (
+            f", do not commit it yet, {counted(noisy, 'benchmark')} too noisy" if noisy else ", and commit it"
+        )
+        then = "" if root.startswith(".accel/") else then  # which git ignores
+        yield f"Recorded in {', '.join(files)}: look at it (pytest-accel baseline show{named}){then}.", {}
 
 
 def unmet_lines(unmet: Iterable[str], *, measured: bool) -> Iterator[str]:

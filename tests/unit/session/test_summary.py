@@ -34,3 +34,10 @@ def test_recording_that_is_too_noisy_is_not_to_be_committed(tmp_path, notes, the
     recorded = make_result(Ending.RECORDED, name="test_x", file="test_a.py", platform="cpu", notes=notes)
     *_, (text, _) = summary_lines(config, Settings(record=3), [recorded])
     assert text == f"Recorded in baselines/cpu/a.json: look at it (pytest-accel baseline show), {then}"
+
+
+def test_recording_that_git_ignores_is_not_to_be_committed(tmp_path):
+    config = SimpleNamespace(rootpath=tmp_path, invocation_params=SimpleNamespace(dir=tmp_path))
+    recorded = make_result(Ending.RECORDED, name="test_x", file="test_a.py", platform="cpu")
+    *_, (text, _) = summary_lines(config, Settings(record=3, baselines=".accel/bench"), [recorded])
+    assert text.endswith("look at it (pytest-accel baseline show --baselines .accel/bench).")

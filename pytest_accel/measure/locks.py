@@ -125,7 +125,9 @@ def _sign(fd: int) -> None:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container that runs as a number
         user = f"uid {os.getuid()}"
-    command = clipped(" ".join([Path(sys.argv[0]).name, *sys.argv[1:]]), _WORDS)
+    program = Path(sys.argv[0])
+    name = program.parent.name if program.name == "__main__.py" else program.name  # of `python -m pytest`
+    command = clipped(" ".join([name, *sys.argv[1:]]), _WORDS)
     who = f"pid {os.getpid()} on {host.node()} ({user}, {command}, since {datetime.now():%Y-%m-%d %H:%M})"  # noqa: DTZ005
     with suppress(OSError):
         os.ftruncate(fd, 0)

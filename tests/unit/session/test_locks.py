@@ -319,6 +319,12 @@ def test_session_waits_for_devices_and_holds_them_while_it_measures(item, monkey
         assert said[0].startswith(f"test_step: waiting for GPU-8f3aab12: held by pid {first.pid} ")
 
 
+def test_holder_by_python_m_pytest_is_named_by_its_program(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/venv/site-packages/pytest/__main__.py", "bench_suites"])
+    with take(A):
+        assert ", pytest bench_suites, since " in answer(A)
+
+
 @pytest.mark.parametrize("change", [{"name": "test_plain"}, {"disabled": True}])
 def test_item_that_measures_nothing_does_not_wait(item, change):
     item.name = change.get("name", item.name)

@@ -25,7 +25,7 @@ LAUNCHER_VARIABLES = frozenset({"RANK", "SLURM_STEP_NUM_TASKS"})
 WORKER_VARIABLE = "PYTEST_ACCEL_WORKER"  # what a rank must know; removed from the environment when it is read
 # Stays, so that all processes that a rank starts can be found and ended.
 GROUP_ID_VARIABLE = "PYTEST_ACCEL_GROUP_ID"
-SECRET_VARIABLE = "PYTEST_ACCEL_SECRET"  # noqa: S105 - a name; that launcher ranks share, where others could read their store
+SECRET_VARIABLE = "PYTEST_ACCEL_SECRET"  # noqa: S105 - a name; that launcher ranks share, where they share no folder
 # The last is read by measure.locks.
 _NO_SETTINGS = {WORKER_VARIABLE, GROUP_ID_VARIABLE, SECRET_VARIABLE, "PYTEST_ACCEL_LOCKS"}
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import pkgutil
 import platform
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
+from typing import TypeVar
 
 from pytest_accel import power
 from pytest_accel.platforms.catalogue import DetectedDevice
 from pytest_accel.power.source import BaseSource, PowerSource, words
 from pytest_accel.stats.energy import MOST_W, Rail
+
+T = TypeVar("T")
 
 
 def open_sources(
@@ -35,14 +38,13 @@ def open_sources(
         if vendor not in of_vendors:
             why = "no source reads the power of its devices; the hook pytest_accel_power_sources adds one that does"
             sources.append(BaseSource(vendor, why))
-            continue
-        try:
-            sources.append(of_vendors[vendor]([device for device in devices if device.vendor == vendor]))
-        except Exception as error:  # noqa: BLE001 -- a vendor's broken package must cost its own readings only
-            sources.append(BaseSource(vendor, f"its devices cannot be read ({words(error)})"))
+        else:
+            own = [device for device in devices if device.vendor == vendor]
+            sources.append(_opened(of_vendors[vendor], own, vendor))
     if not any(rail.scope == "node" for source in more for rail in source.rails):
         machine = platform.machine()
-        sources += [each.SOURCE(root) for each in modules if machine in getattr(each, "MACHINES", ())]
+        of_host = [each.SOURCE for each in modules if machine in getattr(each, "MACHINES", ())]
+        sources += [_opened(open_source, root, "host") for open_source in of_host]
     for source in more:
         taken = {rail.name for each in sources for rail in each.rails}
         if clash := sorted(taken.intersection(rail.name for rail in source.rails)):
@@ -52,6 +54,13 @@ def open_sources(
         else:
             sources.append(source)
     return tuple(sources)
+
+
+def _opened(open_source: Callable[[T], PowerSource], of: T, name: str) -> PowerSource:
+    try:
+        return open_source(of)
+    except Exception as error:  # noqa: BLE001 -- a broken package or sensor must cost its own readings only
+        return BaseSource(name, f"its power cannot be read ({words(error)})")
 
 
 def problems(sources: Iterable[PowerSource]) -> tuple[str, ...]:

@@ -82,10 +82,14 @@ def test_a_source_that_breaks_when_it_is_opened_costs_only_itself(rapl, monkeypa
     monkeypatch.setitem(sys.modules, "gcipuinfo", SimpleNamespace(gcipuinfo=lambda: 1 / 0))
     sources = open_sources([DetectedDevice(vendor="graphcore", uuid="1/0", index=0)], root=rapl)
     assert names(sources) == ["graphcore", "RAPL"]
-    assert problems(sources) == (
-        "graphcore: its devices cannot be read (ZeroDivisionError: division by zero)",
-    )
+    assert problems(sources) == ("graphcore: its power cannot be read (ZeroDivisionError: division by zero)",)
     assert sources[0].joules() == sources[0].watts() == {}
+
+
+def test_a_source_of_the_host_that_breaks_costs_only_itself(rapl, monkeypatch):
+    monkeypatch.setattr("pytest_accel.power.rapl.SOURCE", lambda root: 1 / 0)
+    (source,) = open_sources([], root=rapl)
+    assert problems([source]) == ("host: its power cannot be read (ZeroDivisionError: division by zero)",)
 
 
 def test_new_source_is_one_file(tmp_path, monkeypatch):
